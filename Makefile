@@ -1,0 +1,57 @@
+# Everything here works from a fresh clone with any Python >= 3.11 that has venv; nothing else is assumed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := src tests
+
+.PHONY: help setup demo test test-slow lint types contract tests format bench clean
+
+help:
+	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures to out/demo"
+	@echo "make test       set up, then lint, format check, types, import contract and the tests"
+	@echo "make test-slow  the longer statistical checks"
+	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
+	@echo "make format     format the code"
+
+$(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), sys.version" \
+	  || (echo "steinkern needs Python >= 3.11: make PYTHON=/path/to/python $(MAKECMDGOALS)"; exit 1)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev,plot]"
+	@touch $@
+
+setup: $(VENV)/installed
+
+demo: setup
+	$(BIN)/python -m steinkern.experiments.demo --out out/demo
+
+test: lint types contract tests
+	@echo "lint, format, types, import contract and tests passed"
+
+lint: setup
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+types: setup
+	$(BIN)/mypy
+
+contract: setup
+	$(BIN)/lint-imports
+
+tests: setup
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: setup
+	$(BIN)/pytest -m slow
+
+bench: setup
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python benchmarks/step_time.py
+
+format: setup
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,64 @@
+"""Shared type aliases, and the checks that every public edge uses."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from jaxtyping import Key as KeyOf
+
+Key: TypeAlias = KeyOf[Array, ""]
+Scalar: TypeAlias = Float[Array, ""]
+Vector: TypeAlias = Float[Array, " d"]
+Matrix: TypeAlias = Float[Array, "d d"]
+Points: TypeAlias = Float[Array, "n d"]
+PyTree: TypeAlias = Any
+Batch: TypeAlias = Any
+LogDensityFunction: TypeAlias = Callable[..., Array]
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether `value` holds numbers now, rather than standing for them in a trace."""
+    return not isinstance(value, jax.core.Tracer)
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise unless every entry of `value` is positive and finite; traced values pass."""
+    if is_concrete(value):
+        numbers = np.asarray(value)
+        if not (np.all(numbers > 0) and np.all(np.isfinite(numbers))):
+            raise ValueError(f"`{name}` must be positive and finite, got {value}.")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise unless `value` is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}.")
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raise unless `value` lies in [0, 1]."""
+    if is_concrete(value) and not 0 <= value <= 1:
+        raise ValueError(f"`{name}` must lie between 0 and 1, got {value}.")
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise unless `value` is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"`{name}` must be one of {listed}, got {value!r}.")
+
+
+def as_number(value: Any) -> Any:
+    """A Python number as a 0-d array, so that changing it does not recompile a step.
+
+    NumPy keeps double precision here; the value is cast to the precision of the particles where it is used.
+    """
+    return np.asarray(value, dtype=np.float64) if isinstance(value, int | float) else value
+
+
+def like(value: Any, reference: Array) -> Array:
+    """`value` in the precision of `reference`."""
+    return jnp.asarray(value).astype(reference.dtype)

@@ -1,0 +1,218 @@
+"""From the current particles to a kernel: which metric, whose curvature, how often refreshed.
+
+A rule has state of its own because minibatch curvature is a running average, and because factorisations are kept for
+a few steps.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ._types import Batch, Points, as_number, check_count, check_positive, check_share, like
+from .curvature import AbstractCurvature, Repair, repaired_matrix
+from .linear import AbstractMetric, AbstractOperator, Dense
+from .matrix_kernel import AbstractMatrixKernel, Preconditioned
+from .mixture import Mixture, Weighting
+from .target import AbstractTarget
+
+
+class AbstractKernelRule(eqx.Module):
+    """Builds the kernel of a step."""
+
+    @abc.abstractmethod
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> Any:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def update(
+        self, state: Any, target: AbstractTarget, points: Points, batch: Batch
+    ) -> tuple[Any, AbstractMatrixKernel]:
+        """The next state, and the kernel for this step."""
+
+    def check(self, points: Points) -> None:
+        """Raise where the rule does not fit the particles."""
+        return None
+
+
+class Plain(AbstractKernelRule):
+    """The same kernel at every step, its bandwidth adapted to the particles."""
+
+    kernel: AbstractMatrixKernel
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> None:
+        return None
+
+    def update(
+        self, state: None, target: AbstractTarget, points: Points, batch: Batch
+    ) -> tuple[None, AbstractMatrixKernel]:
+        return None, self.kernel.adapt(points)
+
+
+Measure: TypeAlias = Callable[[], AbstractOperator]
+Factorise: TypeAlias = Callable[[AbstractOperator], AbstractMetric]
+
+
+class MetricState(NamedTuple):
+    """A running average of curvature, and the metric last factorised from it."""
+
+    steps: Int[Array, ""]
+    curvature: AbstractOperator
+    metric: AbstractMetric
+
+
+class MetricSettings(eqx.Module):
+    """How curvature becomes a metric: damping, a running average over steps, and how often to factorise.
+
+    Args:
+        damping: relative to the scale of the averaged operator.
+        decay: ρ of the running average over steps, ρ_t = min(1 − 1/t, ρ); 0 uses the current curvature alone.
+        refresh_every: factorise anew every so many steps.
+    """
+
+    damping: Any = eqx.field(default=1e-6, converter=as_number)
+    decay: float = eqx.field(default=0.0, static=True)
+    refresh_every: int = eqx.field(default=1, static=True)
+
+    def __check_init__(self) -> None:
+        if hasattr(self.damping, "dtype"):
+            check_positive("damping", self.damping)
+        check_share("decay", self.decay)
+        check_count("refresh_every", self.refresh_every)
+
+    def init(self, measure: Measure, factorise: Factorise) -> MetricState:
+        """The state before the first step. Only shapes are needed: the first update fills them in."""
+
+        def empty() -> tuple[AbstractOperator, AbstractMetric]:
+            curvature = measure()
+            return curvature, factorise(curvature)
+
+        shapes = eqx.filter_eval_shape(empty)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return MetricState(jnp.zeros((), jnp.int32), *zeros)
+
+    def update(self, state: MetricState, measure: Measure, factorise: Factorise) -> MetricState:
+        """The state after this step's curvature, whose metric is the one to use now.
+
+        Args:
+            state: the state so far.
+            measure: computes the curvature of this step.
+            factorise: turns an averaged curvature into a metric.
+        """
+        due = state.steps % self.refresh_every == 0
+        steps = state.steps + 1
+        if self.decay == 0:  # nothing to remember, so curvature is measured only when it is needed
+
+            def renewed() -> tuple[AbstractOperator, AbstractMetric]:
+                curvature = measure()
+                return curvature, factorise(curvature)
+
+            return MetricState(steps, *self._when(due, renewed, (state.curvature, state.metric)))
+        rate = jnp.minimum(1 - 1 / steps.astype(float), self.decay)
+        curvature = state.curvature.blend(measure(), rate)
+        return MetricState(steps, curvature, self._when(due, lambda: factorise(curvature), state.metric))
+
+    def _when(self, due: Array, renew: Callable[[], Any], kept: Any) -> Any:
+        return renew() if self.refresh_every == 1 else jax.lax.cond(due, renew, lambda: kept)
+
+
+class Averaged(AbstractKernelRule):
+    """One metric for all: Q the mean of the particles' curvatures, Eq. (15), and the constant kernel of Eq. (13).
+
+    Args:
+        curvature: what to average.
+        kernel: K0 of Eq. (12), adapted in the metric.
+        settings: damping, running average, refreshing.
+        repair: mends the *mean* where the curvature itself was left unrepaired (`Hessian(repair=None)`): Eq. (15) to
+            the letter, with negative directions mended once, after averaging.
+    """
+
+    curvature: AbstractCurvature
+    kernel: AbstractMatrixKernel
+    settings: MetricSettings = MetricSettings()
+    repair: Repair = eqx.field(default=None, static=True)
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
+        return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
+
+    def update(
+        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
+    ) -> tuple[MetricState, AbstractMatrixKernel]:
+        state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
+        return state, Preconditioned(self.kernel, state.metric).adapt(points)
+
+    def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
+        return self.curvature.at(target, points, batch).average()
+
+    def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
+        if self.repair is not None:
+            if not isinstance(curvature, Dense):
+                raise ValueError(f"`repair` of the mean needs dense curvature, got {type(curvature).__name__}.")
+            curvature = Dense(repaired_matrix(curvature.matrix, self.repair, 1e-3))
+        return curvature.factorise(self.settings.damping, symmetric=not self.kernel.rotation_invariant)
+
+
+class MixtureAt(AbstractKernelRule):
+    """A metric around every anchor, Eqs. (16) to (18).
+
+    Args:
+        curvature: Q_l at the anchors.
+        kernel: K0 of Eq. (12), adapted in every anchor's metric.
+        anchors: `None` for all particles, as in the paper; a number l for the first l of them (particles are
+            exchangeable); or an (l, d) array of given points, in unconstrained coordinates.
+        own_share: α in Q_l ← α Q_l + (1 − α) mean Q. 1 is the paper's text; the released code takes ½ in its toy study.
+        temperature, weighting: of the weights, see `Mixture`.
+        settings: damping, running average, refreshing.
+    """
+
+    curvature: AbstractCurvature
+    kernel: AbstractMatrixKernel
+    anchors: Float[Array, "l d"] | None = None
+    num_anchors: int | None = eqx.field(default=None, static=True)
+    own_share: Any = eqx.field(default=1.0, converter=as_number)
+    temperature: Any = eqx.field(default=1.0, converter=as_number)
+    weighting: Weighting = eqx.field(default="exact", static=True)
+    settings: MetricSettings = MetricSettings()
+
+    def __check_init__(self) -> None:
+        if hasattr(self.own_share, "dtype"):
+            check_share("own_share", self.own_share)
+            check_positive("temperature", self.temperature)
+        if self.num_anchors is not None:
+            check_count("anchors", self.num_anchors)
+
+    def check(self, points: Points) -> None:
+        n, d = points.shape
+        if self.num_anchors is not None and self.num_anchors > n:
+            raise ValueError(f"`anchors` must be at most the number of particles, {n}, got {self.num_anchors}.")
+        if self.anchors is not None and self.anchors.shape[1:] != (d,):
+            raise ValueError(f"`anchors` must have shape (l, {d}), got {self.anchors.shape}.")
+
+    def places(self, points: Points) -> Float[Array, "l d"]:
+        """The anchors for these particles."""
+        if self.anchors is not None:
+            return like(self.anchors, points)
+        return points if self.num_anchors is None else points[: self.num_anchors]
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
+        return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
+
+    def update(
+        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
+    ) -> tuple[MetricState, AbstractMatrixKernel]:
+        state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
+        places = self.places(points)
+        return state, Mixture.of(self.kernel, state.metric, places, points, self.temperature, self.weighting)
+
+    def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
+        each = self.curvature.at(target, self.places(points), batch)
+        mean = each.average()
+        return jax.vmap(lambda own: own.blend(mean, self.own_share))(each)
+
+    def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
+        symmetric = not self.kernel.rotation_invariant
+        return jax.vmap(lambda own: own.factorise(self.settings.damping, symmetric=symmetric))(curvature)

@@ -1,0 +1,65 @@
+"""Likelihoods of a model's output, with their exact (expected) Fisher information in that output."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._types import Matrix, Scalar, as_number, check_positive, like
+
+
+class AbstractLikelihood(eqx.Module):
+    """p(y | output) for one example, where the output is a vector that a model computes."""
+
+    @abc.abstractmethod
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        """Log p(label | output)."""
+
+    @abc.abstractmethod
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        """−E_y ∇² log p(y | output), k×k; it does not depend on the observed label."""
+
+
+class Bernoulli(AbstractLikelihood):
+    """Labels 0 or 1; each output is a logit. One logit a label."""
+
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        sign = 2 * like(label, output).reshape(output.shape) - 1
+        return jnp.sum(jax.nn.log_sigmoid(sign * output))
+
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        probability = jax.nn.sigmoid(output)
+        return jnp.diag(probability * (1 - probability))
+
+
+class Categorical(AbstractLikelihood):
+    """Labels 0 … k−1; the outputs are logits (softmax regression)."""
+
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        return jax.nn.log_softmax(output)[label]
+
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        probability = jax.nn.softmax(output)
+        return jnp.diag(probability) - probability[:, None] * probability[None, :]
+
+
+class Gaussian(AbstractLikelihood):
+    """Labels with independent normal noise; the outputs are the means."""
+
+    variance: Any = eqx.field(default=1.0, converter=as_number)
+
+    def __check_init__(self) -> None:
+        if isinstance(self.variance, np.ndarray):
+            check_positive("variance", self.variance)
+
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        variance = like(self.variance, output)
+        residual = like(label, output).reshape(output.shape) - output
+        return -0.5 * jnp.sum(residual**2 / variance + jnp.log(2 * jnp.pi * variance))
+
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        return jnp.eye(output.shape[0], dtype=output.dtype) / like(self.variance, output)

@@ -1,0 +1,226 @@
+"""Matrix-valued kernels: each one's definition K(x, y), and a fast velocity that never forms it.
+
+All but the last are changes of variables, or of weights, around another kernel's velocity, down to `radial_velocity`.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from . import definition
+from ._types import Matrix, Points, Scalar, Vector, as_number, like
+from .linear import AbstractMetric
+from .particles import Scored
+from .radial import radial_divergence, radial_velocity
+from .scalar_kernel import AbstractScalarKernel
+
+MatrixKernel = TypeVar("MatrixKernel", bound="AbstractMatrixKernel")
+
+
+class AbstractMatrixKernel(eqx.Module):
+    """A positive definite kernel with values in the d×d matrices, K(x, y) = K(y, x)ᵀ.
+
+    To add one, write `__call__` from the paper and, where there is something faster than the definition, `velocity`;
+    then add a line to `KERNEL_CASES` in the tests, which compares the two.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        """The matrix K(x, y)."""
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        """The Stein velocity Σ_j w_j [K(x, y_j) s_j + K(x, y_j)∇], Eq. (9), at every row x of `at`."""
+        return definition.stein_velocity(self, at, source)
+
+    def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
+        """∇·φ of that velocity; with s·φ it makes the kernel Stein discrepancy."""
+        return definition.divergence(lambda points: self.velocity(points, source), at)
+
+    def adapt(self: MatrixKernel, points: Points) -> MatrixKernel:
+        """The same kernel with its bandwidth rules evaluated at `points`; itself where it has none."""
+        return self
+
+    @property
+    def rotation_invariant(self) -> bool:
+        """Whether K(Ux, Uy) = U K(x, y) Uᵀ for every rotation U, so that any root of a metric will do in Eq. (12)."""
+        return False
+
+
+class Isotropic(AbstractMatrixKernel):
+    """K(x, y) = k(‖x − y‖²) I: vanilla SVGD (Liu and Wang, 2016), Eq. (5)."""
+
+    scalar: AbstractScalarKernel
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        return self.scalar.profile(jnp.sum((x - y) ** 2))[0] * jnp.eye(x.shape[0], dtype=x.dtype)
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        return radial_velocity(self.scalar, at, source)
+
+    def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
+        return radial_divergence(self.scalar, at, source)
+
+    def adapt(self, points: Points) -> "Isotropic":
+        return Isotropic(self.scalar.adapt(points))
+
+    @property
+    def rotation_invariant(self) -> bool:
+        return True
+
+
+class Linear(AbstractMatrixKernel):
+    """K(x, y) = (offset + xᵀy) I: matches the mean and covariance of a Gaussian exactly (Liu and Wang, 2018)."""
+
+    offset: Any = eqx.field(default=1.0, converter=as_number)
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        return (like(self.offset, x) + jnp.vdot(x, y)) * jnp.eye(x.shape[0], dtype=x.dtype)
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        scores = source.weights[:, None] * source.scores
+        drive = jnp.matmul(at, jnp.matmul(source.points.T, scores, precision="highest"), precision="highest")
+        constant = like(self.offset, at) * jnp.sum(scores, axis=0, keepdims=True)
+        return drive + constant + jnp.sum(source.weights) * at
+
+    @property
+    def rotation_invariant(self) -> bool:
+        return True
+
+
+class Preconditioned(AbstractMatrixKernel):
+    """K(x, y) = R⁻¹ K0(Rx, Ry) R⁻ᵀ with Q = RᵀR: constant preconditioning, Eqs. (12) to (14).
+
+    With a radial K0 = k·I this is Q⁻¹ k(‖x − y‖²_Q), Eq. (13), whatever the root R. The velocity is that of K0 in the
+    coordinates u = Rx, brought back by R⁻¹: the change-of-variables theorem with a linear map.
+    """
+
+    base: AbstractMatrixKernel
+    metric: AbstractMetric
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        inner = self.base(self.metric.whiten(x), self.metric.whiten(y))
+        left = jax.vmap(self.metric.unwhiten, 1, 1)(inner)
+        return jax.vmap(self.metric.unwhiten)(left)
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        moved = self.base.velocity(jax.vmap(self.metric.whiten)(at), self._whitened(source))
+        return jax.vmap(self.metric.unwhiten)(moved)
+
+    def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
+        # The trace of R⁻¹ (∇φ0) R is that of ∇φ0.
+        return self.base.divergence(jax.vmap(self.metric.whiten)(at), self._whitened(source))
+
+    def adapt(self, points: Points) -> "Preconditioned":
+        return Preconditioned(self.base.adapt(jax.vmap(self.metric.whiten)(points)), self.metric)
+
+    def _whitened(self, source: Scored) -> Scored:
+        points = jax.vmap(self.metric.whiten)(source.points)
+        return Scored(points, jax.vmap(self.metric.pull_score)(source.scores), source.weights)
+
+
+class Tilted(AbstractMatrixKernel):
+    """K(x, y) = w(x) w(y) K0(x, y) with a positive weight w = exp(log_weight).
+
+    Tilting the sources by w multiplies their weights and adds ∇log w to their scores. With w = ρ/p it is gradient-free
+    SVGD (Han and Liu, 2018): s + ∇log w = ∇log ρ, so the target's own score drops out (see `GradientFreeSVGD`).
+    """
+
+    base: AbstractMatrixKernel
+    log_weight: Callable[[Vector], Scalar]
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        return jnp.exp(self.log_weight(x) + self.log_weight(y)) * self.base(x, y)
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        log_weights, gradients = jax.vmap(jax.value_and_grad(self.log_weight))(source.points)
+        moved = tilted_velocity(self.base, at, source, log_weights, gradients)
+        return jnp.exp(jax.vmap(self.log_weight)(at))[:, None] * moved
+
+    def adapt(self, points: Points) -> "Tilted":
+        return Tilted(self.base.adapt(points), self.log_weight)
+
+    @property
+    def rotation_invariant(self) -> bool:
+        return False
+
+
+def tilted_velocity(
+    base: AbstractMatrixKernel,
+    at: Float[Array, "m d"],
+    source: Scored,
+    log_weights: Float[Array, " n"],
+    gradients: Float[Array, "n d"],
+) -> Float[Array, "m d"]:
+    """The velocity of the asymmetric kernel K0(x, y) w(y): that of K0 on sources tilted by w."""
+    return base.velocity(at, Scored(source.points, source.scores + gradients, source.weights * jnp.exp(log_weights)))
+
+
+class Transformed(AbstractMatrixKernel):
+    """K(x, y) = ∇t(x)⁻¹ K0(t(x), t(y)) ∇t(y)⁻ᵀ for a smooth one-to-one map t: the change-of-variables theorem.
+
+    SVGD on p with this kernel is SVGD with K0 on the law of t(x), in the limit of small steps. The velocity follows it:
+    points t(x), scores ∇t⁻ᵀ(s − ∇log|det ∇t|), and the answer back by ∇t⁻¹.
+
+    Args:
+        base: K0.
+        transform: t, from (d,) to (d,), differentiable twice; its inverse is not needed.
+    """
+
+    base: AbstractMatrixKernel
+    transform: Callable[[Vector], Vector]
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        inner = self.base(self.transform(x), self.transform(y))
+        left = jnp.linalg.solve(jax.jacfwd(self.transform)(x), inner)
+        return jnp.linalg.solve(jax.jacfwd(self.transform)(y), left.T).T
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        def pull(point: Vector, score: Vector) -> Vector:
+            jacobian = jax.jacfwd(self.transform)(point)
+            return jnp.linalg.solve(jacobian.T, score - jax.grad(self._log_determinant)(point))
+
+        scores = jax.vmap(pull)(source.points, source.scores)
+        mapped = Scored(jax.vmap(self.transform)(source.points), scores, source.weights)
+        moved = self.base.velocity(jax.vmap(self.transform)(at), mapped)
+        return jax.vmap(jnp.linalg.solve)(jax.vmap(jax.jacfwd(self.transform))(at), moved)
+
+    def adapt(self, points: Points) -> "Transformed":
+        return Transformed(self.base.adapt(jax.vmap(self.transform)(points)), self.transform)
+
+    def _log_determinant(self, point: Vector) -> Scalar:
+        return jnp.linalg.slogdet(jax.jacfwd(self.transform)(point))[1]
+
+
+class UserKernel(AbstractMatrixKernel):
+    """A plain function K(x, y) with a d×d result, through the definition by automatic differentiation.
+
+    It must be positive definite and differentiable, K(x, y) = K(y, x)ᵀ; that is up to the function. The cost is n² d³
+    a step, so it is for small problems and for trying ideas.
+    """
+
+    function: Callable[[Vector, Vector], Matrix]
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        value = self.function(x, y)
+        expected = (x.shape[0], x.shape[0])
+        if jnp.shape(value) != expected:
+            raise ValueError(f"`kernel` must return a d×d matrix, here {expected}, got shape {jnp.shape(value)}.")
+        return value
+
+
+def as_matrix_kernel(kernel: Any) -> AbstractMatrixKernel:
+    """A matrix kernel as it is, a scalar kernel times the identity, or a plain function as a `UserKernel`."""
+    if isinstance(kernel, AbstractMatrixKernel):
+        return kernel
+    if isinstance(kernel, AbstractScalarKernel):
+        return Isotropic(kernel)
+    if callable(kernel) and not isinstance(kernel, type):
+        return UserKernel(kernel)
+    raise ValueError(
+        f"`kernel` must be a kernel such as `RBF()` or `Graphical(...)`, or a function K(x, y), got {kernel!r}."
+    )

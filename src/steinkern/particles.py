@@ -1,0 +1,126 @@
+"""Particles at the edge and inside: a pytree with a leading particle axis outside, one (n, d) array inside."""
+
+from itertools import accumulate
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._types import Points, PyTree, Vector
+
+
+class Scored(eqx.Module):
+    """Weighted points with their scores ∇log p: all that a kernel needs to know of the target."""
+
+    points: Float[Array, "n d"]
+    scores: Float[Array, "n d"]
+    weights: Float[Array, " n"]
+
+    @classmethod
+    def uniform(cls, points: Points, scores: Points) -> "Scored":
+        """The empirical measure of the particles: every weight 1/n."""
+        n = points.shape[0]
+        return cls(points, scores, jnp.full((n,), 1 / n, points.dtype))
+
+
+class Layout(eqx.Module):
+    """How one particle's pytree lies in a vector of length d: leaf after leaf, each in row-major order.
+
+    `names` spells every leaf's path ("weights", "layers.0.bias"; "" for a bare array) and `slices` says where it lies,
+    so that blocks of coordinates can be named.
+    """
+
+    structure: Any = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, particle: PyTree) -> "Layout":
+        """The layout of one particle (no leading particle axis)."""
+        paths, structure = jax.tree_util.tree_flatten_with_path(particle)
+        if not paths:
+            raise ValueError("`particles` must hold at least one array, got an empty pytree.")
+        names = tuple(jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths)
+        dtypes = {name: _dtype(leaf, name) for name, (_, leaf) in zip(names, paths, strict=True)}
+        if len(set(dtypes.values())) > 1:
+            listed = ", ".join(f"{name or 'the array'}: {dtype}" for name, dtype in dtypes.items())
+            raise ValueError(
+                f"`particles` must have one dtype throughout, got {listed}. Cast the leaves to one of them."
+            )
+        shapes = tuple(tuple(np.shape(leaf)) for _, leaf in paths)
+        layout = cls(structure, shapes, names, next(iter(dtypes.values())))
+        if layout.size == 0:
+            raise ValueError(f"`particles` must have at least one coordinate, got leaves of shapes {shapes}.")
+        return layout
+
+    @property
+    def size(self) -> int:
+        """The dimension d."""
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of coordinates of every leaf."""
+        return tuple(int(np.prod(shape)) for shape in self.shapes)
+
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Where each named leaf lies in the vector."""
+        ends = tuple(accumulate(self.sizes))
+        return {name: slice(end - size, end) for name, end, size in zip(self.names, ends, self.sizes, strict=True)}
+
+    def coordinate_names(self) -> tuple[str, ...]:
+        """A name for every coordinate, such as "weights[2,0]"."""
+        names = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            for index in np.ndindex(*shape):
+                names.append(f"{name or 'x'}[{','.join(map(str, index))}]" if shape else name or "x")
+        return tuple(names)
+
+    def ravel(self, particle: PyTree) -> Vector:
+        """One particle as a vector."""
+        leaves = self.structure.flatten_up_to(particle)
+        return jnp.concatenate([jnp.asarray(leaf).reshape(-1) for leaf in leaves])
+
+    def unravel(self, vector: Vector) -> PyTree:
+        """A vector as one particle."""
+        pieces = jnp.split(vector, list(accumulate(self.sizes))[:-1])
+        leaves = [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        return jax.tree_util.tree_unflatten(self.structure, leaves)
+
+
+def check_particles(particles: PyTree) -> int:
+    """The number of particles n, or a `ValueError` that says what is wrong with them."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(particles)
+    if not paths:
+        raise ValueError("`particles` must hold at least one array, got an empty pytree.")
+    counts = {}
+    for path, leaf in paths:
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "the array"
+        _dtype(leaf, name)
+        if np.ndim(leaf) == 0:
+            raise ValueError(f"`particles` must carry a leading particle axis on every leaf; {name} is a scalar.")
+        counts[name] = np.shape(leaf)[0]
+        bad = int(np.sum(~np.all(np.isfinite(np.asarray(leaf).reshape(counts[name], -1)), axis=1)))
+        if bad:
+            raise ValueError(f"`particles` must be finite; {bad} of {counts[name]} hold NaN or infinity in {name}.")
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise ValueError(f"`particles` must have the same number along the leading axis of every leaf, got {listed}.")
+    n = next(iter(counts.values()))
+    if n == 0:
+        raise ValueError("`particles` must hold at least one particle, got n = 0.")
+    return n
+
+
+def _dtype(leaf: Any, name: str) -> Any:
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        raise ValueError(f"`particles` must be a pytree of arrays; {name or 'it'} is a {type(leaf).__name__}.")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"`particles` must be floating point; {name or 'the array'} has dtype {dtype}.")
+    return jax.dtypes.canonicalize_dtype(dtype)

@@ -1,0 +1,233 @@
+"""Samplers that move particles along a Stein velocity: SVGD with any kernel rule, gradient-free SVGD, SVN."""
+
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from ._types import Batch, Key, LogDensityFunction, Points, as_number, check_choice, check_positive
+from .curvature import AbstractCurvature
+from .kernel_rule import AbstractKernelRule, Averaged, MetricSettings, MixtureAt, Plain
+from .linear import Diagonal
+from .matrix_kernel import as_matrix_kernel, tilted_velocity
+from .mixture import Weighting
+from .newton import newton_velocity
+from .particles import Scored
+from .sampler import AbstractSampler, Info, make_info
+from .scalar_kernel import RBF, AbstractScalarKernel
+from .target import AbstractTarget, LogDensity
+
+
+class SteinState(NamedTuple):
+    """The particles, and what the optimiser and the kernel rule remember."""
+
+    points: Points
+    optimiser: Any
+    rule: Any
+
+
+class SVGD(AbstractSampler):
+    """x_i ← x_i + ε φ(x_i): Algorithm 1 of Wang et al. (2019), with any kernel rule and any optax step rule."""
+
+    rule: AbstractKernelRule
+    optimiser: optax.GradientTransformation
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+        return SteinState(points, self.optimiser.init(points), self.rule.init(target, points, batch))
+
+    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+        scores = target.scores(state.points, batch)
+        rule, kernel = self.rule.update(state.rule, target, state.points, batch)
+        velocity = kernel.velocity(state.points, Scored.uniform(state.points, scores))
+        return transported(self.optimiser, state, velocity, scores, rule)
+
+    def check(self, points: Points) -> None:
+        self.rule.check(points)
+
+
+class GradientFreeSVGD(AbstractSampler):
+    """SVGD that never differentiates the target: importance weights w = ρ/p and the score of a surrogate ρ.
+
+    K(x, y) = k(x, y) w(x) w(y) I turns the score s into s + ∇log w = ∇log ρ (Han and Liu, 2018).
+
+    Args:
+        rule: the kernel k, by a rule that needs no curvature.
+        surrogate: log ρ, a function of the parameters like the target's log density.
+        optimiser: the step rule.
+        normalise: divide the weights by their sum over the particles and drop the outer w(x), as Han and Liu do in
+            practice: the direction no longer depends on unknown constants. False is the kernel above to the letter.
+    """
+
+    rule: AbstractKernelRule
+    surrogate: LogDensityFunction
+    optimiser: optax.GradientTransformation
+    normalise: bool = eqx.field(default=True, static=True)
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+        return SteinState(points, self.optimiser.init(points), self.rule.init(target, points, batch))
+
+    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+        points = state.points
+        surrogate = LogDensity(self.surrogate, support=target.support, space=target.space)
+        log_rho, surrogate_scores = jax.vmap(jax.value_and_grad(surrogate.log_density))(points)
+        log_weights = log_rho - target.log_densities(points, batch)
+        if self.normalise:
+            # Uniform weights are 1/n, so n × softmax makes w = 1 the vanilla velocity.
+            log_weights = jax.nn.log_softmax(log_weights) + jnp.log(jnp.asarray(points.shape[0], points.dtype))
+        rule, kernel = self.rule.update(state.rule, target, points, batch)
+        source = Scored.uniform(points, surrogate_scores)
+        velocity = tilted_velocity(kernel, points, source, log_weights, jnp.zeros_like(points))
+        if not self.normalise:
+            velocity = jnp.exp(log_weights)[:, None] * velocity
+        return transported(self.optimiser, state, velocity, None, rule)
+
+    def check(self, points: Points) -> None:
+        self.rule.check(points)
+
+
+class SVN(AbstractSampler):
+    """x_i ← x_i + ε H̃_i⁻¹ φ_k(x_i): Stein variational Newton (Detommaso et al., 2018), Eq. (19).
+
+    Args:
+        curvature: H(x). The matrices H̃_i add rank-one terms, so a structured operator is used as a dense matrix here.
+        kernel: a radial scalar kernel.
+        optimiser: the step rule.
+        metric: "mean" measures the kernel's distances in the mean curvature, as Detommaso et al. do; "identity" in the
+            coordinates as they are.
+        damping: of the solves, relative to the scale of each H̃_i.
+    """
+
+    curvature: AbstractCurvature
+    kernel: AbstractScalarKernel
+    optimiser: optax.GradientTransformation
+    metric: Literal["mean", "identity"] = eqx.field(default="mean", static=True)
+    damping: Any = eqx.field(default=1e-6, converter=as_number)
+
+    def __check_init__(self) -> None:
+        check_choice("metric", self.metric, ("mean", "identity"))
+        if hasattr(self.damping, "dtype"):
+            check_positive("damping", self.damping)
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+        return SteinState(points, self.optimiser.init(points), None)
+
+    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+        points = state.points
+        scores = target.scores(points, batch)
+        curvature = self.curvature.at(target, points, batch)
+        ones = Diagonal(jnp.ones(points.shape[1], points.dtype))
+        metric = (curvature.average() if self.metric == "mean" else ones).factorise(self.damping)
+        kernel = self.kernel.adapt(jax.vmap(metric.whiten)(points))
+        hessians = jax.vmap(lambda own: own.as_matrix())(curvature)
+        velocity = newton_velocity(kernel, metric, Scored.uniform(points, scores), hessians, self.damping)
+        return transported(self.optimiser, state, velocity, scores, None)
+
+
+def transported(
+    optimiser: optax.GradientTransformation, state: SteinState, velocity: Points, scores: Points | None, rule: Any
+) -> tuple[SteinState, Info]:
+    """The particles moved along `velocity` by the step rule. Optax descends: its minus sign stands here alone."""
+    updates, optimiser_state = optimiser.update(-velocity, state.optimiser, state.points)
+    moved = optax.apply_updates(state.points, updates)
+    return SteinState(moved, optimiser_state, rule), make_info(state.points, velocity, moved, scores)
+
+
+def svgd(kernel: Any = None, optimiser: Any = None) -> SVGD:
+    """Stein variational gradient descent with one kernel for all particles.
+
+    Args:
+        kernel: a scalar kernel (times the identity), a matrix kernel such as `Graphical(...)`, or a plain function
+            K(x, y) with a d×d result. `RBF()` with the median bandwidth by default: vanilla SVGD.
+        optimiser: an optax optimiser, or a number for Adagrad with that learning rate. Keep one optimiser object for
+            several fits: a new one compiles anew.
+    """
+    return SVGD(Plain(as_matrix_kernel(RBF() if kernel is None else kernel)), as_optimiser(optimiser))
+
+
+def matrix_svgd(
+    kind: Literal["average", "mixture"],
+    curvature: AbstractCurvature,
+    kernel: Any = None,
+    optimiser: Any = None,
+    *,
+    damping: Any = 1e-6,
+    decay: float = 0.0,
+    refresh_every: int = 1,
+    anchors: Any = None,
+    own_share: Any = 1.0,
+    temperature: Any = 1.0,
+    weighting: Weighting = "exact",
+) -> SVGD:
+    """Matrix-SVGD: one metric for all ("average", Eqs. (13) to (15)) or one an anchor ("mixture", Eqs. (16) to (18)).
+
+    Args:
+        kind: "average" or "mixture".
+        curvature: what the metrics are made of, such as `Hessian()` or `Fisher(model, Bernoulli())`.
+        kernel: K0 of Eq. (12); `RBF()` with the median bandwidth in the metric by default.
+        optimiser: an optax optimiser, or a number for Adagrad with that learning rate.
+        damping: added to every metric, relative to its mean eigenvalue.
+        decay: of the running average of curvature over minibatches, min(1 − 1/t, decay); 0 for none.
+        refresh_every: factorise the metric anew every so many steps.
+        anchors: for the mixture, `None` for all particles, a number of them, or an array of points.
+        own_share: for the mixture, α in Q_l ← α Q_l + (1 − α) mean Q.
+        temperature: for the mixture's weights; 1 is Eq. (17).
+        weighting: for the mixture's weights; "exact" is Eq. (17).
+    """
+    check_choice("kind", kind, ("average", "mixture"))
+    if not isinstance(curvature, AbstractCurvature):
+        raise ValueError(f"`curvature` must be a curvature such as `Hessian()`, got {curvature!r}.")
+    base = as_matrix_kernel(RBF() if kernel is None else kernel)
+    settings = MetricSettings(damping, decay, refresh_every)
+    if kind == "average":
+        return SVGD(Averaged(curvature, base, settings), as_optimiser(optimiser))
+    number = anchors if isinstance(anchors, int) else None
+    places = None if anchors is None or number is not None else jnp.asarray(anchors)
+    if places is not None and places.ndim != 2:
+        raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {places.shape}.")
+    rule = MixtureAt(curvature, base, places, number, own_share, temperature, weighting, settings)
+    return SVGD(rule, as_optimiser(optimiser))
+
+
+def gradient_free_svgd(
+    surrogate: LogDensityFunction, kernel: Any = None, optimiser: Any = None, *, normalise: bool = True
+) -> GradientFreeSVGD:
+    """SVGD for targets that cannot be differentiated; see `GradientFreeSVGD` for the arguments."""
+    base = as_matrix_kernel(RBF() if kernel is None else kernel)
+    return GradientFreeSVGD(Plain(base), surrogate, as_optimiser(optimiser), normalise)
+
+
+def svn(
+    curvature: AbstractCurvature,
+    kernel: AbstractScalarKernel | None = None,
+    optimiser: Any = None,
+    *,
+    metric: Literal["mean", "identity"] = "mean",
+    damping: Any = 1e-6,
+) -> SVN:
+    """Stein variational Newton; see `SVN` for the arguments."""
+    if not isinstance(curvature, AbstractCurvature):
+        raise ValueError(f"`curvature` must be a curvature such as `Hessian()`, got {curvature!r}.")
+    if kernel is not None and not isinstance(kernel, AbstractScalarKernel):
+        raise ValueError(f"`kernel` must be a radial scalar kernel such as `RBF()` or `IMQ()`, got {kernel!r}.")
+    return SVN(curvature, RBF() if kernel is None else kernel, as_optimiser(optimiser), metric, damping)
+
+
+def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
+    """An optax optimiser as it is; a number as Adagrad's learning rate; the default where there is none."""
+    if optimiser is None:
+        return _adagrad(0.3)
+    if isinstance(optimiser, int | float):
+        check_positive("optimiser", optimiser)
+        return _adagrad(float(optimiser))
+    if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
+        raise ValueError(f"`optimiser` must be an optax optimiser or a learning rate, got {optimiser!r}.")
+    return optimiser
+
+
+@lru_cache
+def _adagrad(learning_rate: float) -> optax.GradientTransformation:
+    # One object for one learning rate: a compiled step is found again by the identity of its optimiser.
+    return optax.adagrad(learning_rate, initial_accumulator_value=0.0)

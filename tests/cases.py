@@ -1,0 +1,104 @@
+"""Tables that parametrised tests run over: add a line here and the contract is checked."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+import steinkern as sk
+from steinkern.linear import DenseMetric
+
+
+def random_scored(key, n: int, d: int) -> sk.Scored:
+    """Points, unrelated scores and weights that are not uniform: nothing can cancel by accident."""
+    points_key, scores_key, weights_key = jr.split(key, 3)
+    weights = jr.uniform(weights_key, (n,), minval=0.1, maxval=1.0)
+    return sk.Scored(jr.normal(points_key, (n, d)), jr.normal(scores_key, (n, d)), weights / jnp.sum(weights))
+
+
+def random_positive_definite(key, d: int) -> jax.Array:
+    root = jr.normal(key, (d, d))
+    return root @ root.T + 0.5 * jnp.eye(d)
+
+
+class KernelCase(NamedTuple):
+    name: str
+    dim: int
+    make: Callable[[Any], sk.AbstractMatrixKernel]
+
+
+def _dense(key, d):
+    return DenseMetric.of(random_positive_definite(key, d))
+
+
+def _symmetric(key, d):
+    return DenseMetric.of(random_positive_definite(key, d), symmetric=True)
+
+
+def _kronecker(key, a, b):
+    left, right = jr.split(key)
+    operator = sk.Kronecker(sk.Dense(random_positive_definite(left, a)), sk.Dense(random_positive_definite(right, b)))
+    return operator.factorise(1e-3)
+
+
+def _blocks(key):
+    first, second = jr.split(key)
+    return sk.Blocks(
+        (sk.Dense(random_positive_definite(first, 2)), sk.Diagonal(jr.uniform(second, (3,)) + 0.5))
+    ).factorise(1e-3)
+
+
+def mixture(key, d: int, anchors: int, base=None, **options) -> sk.Mixture:
+    metric_key, anchor_key = jr.split(key)
+    matrices = jax.vmap(lambda k: random_positive_definite(k, d))(jr.split(metric_key, anchors))
+    metrics = jax.vmap(lambda matrix: DenseMetric.of(matrix, symmetric=True))(matrices)
+    places = jr.normal(anchor_key, (anchors, d))
+    return sk.Mixture.of(base or sk.Isotropic(sk.RBF(2.0)), metrics, places, places, **options)
+
+
+def _user(x, y):
+    return jnp.exp(-0.3 * jnp.sum((x - y) ** 2)) * jnp.eye(x.shape[0]) + jnp.outer(x, y)
+
+
+def _bend(x):
+    """A smooth one-to-one map of the plane (and of any space): a shear that bends."""
+    return x + 0.3 * jnp.concatenate([jnp.zeros(1), jnp.sin(x[:-1])]) + 0.1 * jnp.tanh(x)
+
+
+KERNEL_CASES = [
+    KernelCase("isotropic rbf", 3, lambda key: sk.Isotropic(sk.RBF(1.3))),
+    KernelCase("isotropic imq", 3, lambda key: sk.Isotropic(sk.IMQ(0.7, exponent=-0.3))),
+    KernelCase("isotropic rbf, one dimension", 1, lambda key: sk.Isotropic(sk.RBF(0.4))),
+    KernelCase("linear", 3, lambda key: sk.Linear(0.8)),
+    KernelCase("preconditioned, dense", 3, lambda key: sk.Preconditioned(sk.Isotropic(sk.RBF(1.3)), _dense(key, 3))),
+    KernelCase("preconditioned, imq", 3, lambda key: sk.Preconditioned(sk.Isotropic(sk.IMQ(1.3)), _dense(key, 3))),
+    KernelCase("preconditioned, linear", 3, lambda key: sk.Preconditioned(sk.Linear(), _symmetric(key, 3))),
+    KernelCase(
+        "preconditioned, kronecker", 6, lambda key: sk.Preconditioned(sk.Isotropic(sk.RBF(3.0)), _kronecker(key, 3, 2))
+    ),
+    KernelCase("preconditioned, blocks", 5, lambda key: sk.Preconditioned(sk.Isotropic(sk.RBF(3.0)), _blocks(key))),
+    KernelCase(
+        "preconditioned, graphical",
+        3,
+        lambda key: sk.Preconditioned(sk.Graphical(sk.RBF(1.1), [[0, 2], [1]], [[], [0]]), _symmetric(key, 3)),
+    ),
+    KernelCase("mixture", 3, lambda key: mixture(key, 3, 5)),
+    KernelCase("mixture, warm", 3, lambda key: mixture(key, 3, 5, temperature=3.0)),
+    KernelCase("mixture, no determinant", 3, lambda key: mixture(key, 3, 5, weighting="no_determinant")),
+    KernelCase("mixture, euclidean weights", 3, lambda key: mixture(key, 3, 5, weighting="euclidean")),
+    KernelCase("mixture, imq", 3, lambda key: mixture(key, 3, 5, base=sk.Isotropic(sk.IMQ(2.0)))),
+    KernelCase(
+        "mixture, graphical", 3, lambda key: mixture(key, 3, 3, base=sk.Graphical.coordinatewise(sk.RBF(1.5), 3))
+    ),
+    KernelCase("graphical, coordinatewise", 3, lambda key: sk.Graphical.coordinatewise(sk.RBF(0.9), 3)),
+    KernelCase(
+        "graphical, neighbourhoods",
+        5,
+        lambda key: sk.Graphical(sk.IMQ(jnp.array([0.5, 1.0, 2.0])), [[3, 0], [1], [2, 4]], [[1], [0, 3, 2], []]),
+    ),
+    KernelCase("tilted", 3, lambda key: sk.Tilted(sk.Isotropic(sk.RBF(1.3)), lambda x: 0.3 * jnp.sum(jnp.sin(x)))),
+    KernelCase("transformed", 3, lambda key: sk.Transformed(sk.Isotropic(sk.RBF(1.3)), _bend)),
+    KernelCase("user", 3, lambda key: sk.UserKernel(_user)),
+]

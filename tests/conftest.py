@@ -1,0 +1,17 @@
+"""Strict numerics for every test: double precision, no implicit promotion of types or ranks, seeds from test names."""
+
+import zlib
+
+import jax
+import jax.random as jr
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def key(request):
+    """A PRNG key fixed by the test's name and parameters."""
+    return jr.key(zlib.crc32(request.node.name.encode()))

@@ -1,0 +1,53 @@
+"""Every kernel against the paper's definition, and the limits in which one kernel is another."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from steinkern import definition
+
+from .cases import KERNEL_CASES, KernelCase, random_scored
+
+kernel_cases = pytest.mark.parametrize("case", KERNEL_CASES, ids=lambda case: case.name)
+
+
+@kernel_cases
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jitted"])
+def test_velocity_matches_definition(case: KernelCase, jitted: bool, key):
+    kernel_key, source_key, at_key = jr.split(key, 3)
+    kernel = case.make(kernel_key)
+    source = random_scored(source_key, n=7, d=case.dim)
+    at = jnp.concatenate([source.points, jr.normal(at_key, (2, case.dim))])
+    velocity = eqx.filter_jit(type(kernel).velocity) if jitted else type(kernel).velocity
+    expected = eqx.filter_jit(definition.stein_velocity)(kernel, at, source)
+    np.testing.assert_allclose(velocity(kernel, at, source), expected, rtol=1e-10, atol=1e-12)
+
+
+@kernel_cases
+def test_divergence_matches_autodiff_of_the_definition(case: KernelCase, key):
+    kernel_key, source_key = jr.split(key)
+    kernel = case.make(kernel_key)
+    source = random_scored(source_key, n=5, d=case.dim)
+
+    @jax.jit
+    def both(at):
+        expected = definition.divergence(lambda at: definition.stein_velocity(kernel, at, source), at)
+        return kernel.divergence(at, source), expected
+
+    actual, expected = both(source.points)
+    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12)
+
+
+@kernel_cases
+def test_kernel_is_symmetric_and_positive_semidefinite(case: KernelCase, key):
+    kernel_key, points_key = jr.split(key)
+    kernel = case.make(kernel_key)
+    points = jr.normal(points_key, (9, case.dim))
+    blocks = jax.jit(jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(points)))(points)  # i j l m
+    np.testing.assert_allclose(blocks, jnp.transpose(blocks, (1, 0, 3, 2)), rtol=1e-10, atol=1e-12)
+    gram = jnp.transpose(blocks, (0, 2, 1, 3)).reshape(9 * case.dim, 9 * case.dim)
+    values = jnp.linalg.eigvalsh((gram + gram.T) / 2)
+    assert values[0] > -1e-10 * values[-1]
