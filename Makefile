@@ -2,14 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := src tests
+SOURCES := src tests benchmarks
 
-.PHONY: help setup demo test test-slow lint types contract tests format bench clean
+.PHONY: help setup demo test lint types contract tests format bench clean
 
 help:
-	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures to out/demo"
+	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
 	@echo "make test       set up, then lint, format check, types, import contract and the tests"
-	@echo "make test-slow  the longer statistical checks"
+	@echo "make  the longer statistical checks"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
 	@echo "make format     format the code"
 
@@ -18,13 +18,13 @@ $(VENV)/installed: pyproject.toml
 	  || (echo "steinkern needs Python >= 3.11: make PYTHON=/path/to/python $(MAKECMDGOALS)"; exit 1)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[dev,plot]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,experiments]"
 	@touch $@
 
 setup: $(VENV)/installed
 
 demo: setup
-	$(BIN)/python -m steinkern.experiments.demo --out out/demo
+	$(BIN)/steinkern reproduce toy --quick --out out/demo
 
 test: lint types contract tests
 	@echo "lint, format, types, import contract and tests passed"
@@ -40,10 +40,7 @@ contract: setup
 	$(BIN)/lint-imports
 
 tests: setup
-	$(BIN)/pytest -n 2 -m "not slow"
-
-test-slow: setup
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -n 2
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

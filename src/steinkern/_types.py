@@ -28,6 +28,8 @@ def check_positive(name: str, value: Any) -> None:
     """Raise unless every entry of `value` is positive and finite; traced values pass."""
     if is_concrete(value):
         numbers = np.asarray(value)
+        if not np.issubdtype(numbers.dtype, np.number):
+            raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
         if not (np.all(numbers > 0) and np.all(np.isfinite(numbers))):
             raise ValueError(f"`{name}` must be positive and finite, got {value}.")
 
@@ -42,6 +44,12 @@ def check_share(name: str, value: Any) -> None:
     """Raise unless `value` lies in [0, 1]."""
     if is_concrete(value) and not 0 <= value <= 1:
         raise ValueError(f"`{name}` must lie between 0 and 1, got {value}.")
+
+
+def check_callable(name: str, value: Any, what: str) -> None:
+    """Raise unless `value` can be called; `what` says which function it should be."""
+    if not callable(value):
+        raise ValueError(f"`{name}` must be {what}, got {value!r} of type {type(value).__name__}.")
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._types import Batch, Matrix, Points, Scalar, Vector, check_choice, like
+from ._types import Batch, Matrix, Points, Scalar, Vector, check_callable, check_choice, like
 from .likelihood import AbstractLikelihood
 from .linear import AbstractOperator, Dense, Diagonal
 from .target import AbstractTarget
@@ -35,14 +35,15 @@ class Hessian(AbstractCurvature):
     Args:
         repair: what becomes of eigenvalues λ (of the entries, for the diagonal): "absolute" takes |λ| (a saddle is left
             as fast as a bowl of the same curvature is entered), "clip" takes max(λ, 0), `None` leaves them.
-        floor: repaired eigenvalues are at least floor × the mean of |λ|.
+        floor: repaired eigenvalues are at least floor × the mean of |λ|. Small, because a stiff posterior has small
+            eigenvalues of its own; 1e-3 tames the long steps near the inflections of a target that is far from convex.
         diagonal: keep the diagonal alone.
 
     Departs from the paper: it does not say what happens where the Hessian is indefinite. `repair=None` is its formula.
     """
 
     repair: Repair = eqx.field(default="absolute", static=True)
-    floor: float = eqx.field(default=1e-3, static=True)
+    floor: float = eqx.field(default=1e-6, static=True)
     diagonal: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
@@ -59,12 +60,16 @@ class GaussNewton(AbstractCurvature):
 
     Args:
         residual: `residual(parameters, example)` for a `Posterior`, whose log-likelihood of one example is −½‖r‖²; the
-            prior's own curvature is added. For a `LogDensity`, `residual(parameters)` of the whole log density.
+            positive part of the prior's own curvature is added. For a `LogDensity`, `residual(parameters)` of the whole
+            log density.
         diagonal: keep the diagonal alone.
     """
 
-    residual: Callable[..., Array]
+    residual: Any
     diagonal: bool = eqx.field(default=False, static=True)
+
+    def __check_init__(self) -> None:
+        check_callable("residual", self.residual, "a function of the parameters (and one example)")
 
     def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
         def unit(output: Float[Array, " k"]) -> Matrix:
@@ -74,7 +79,7 @@ class GaussNewton(AbstractCurvature):
 
 
 class Fisher(AbstractCurvature):
-    """The exact Fisher information of the likelihood, Σ JᵀΛJ, plus the prior's own curvature.
+    """The exact Fisher information of the likelihood, Σ JᵀΛJ, plus the positive part of the prior's own curvature.
 
     J is the Jacobian of the model's output and Λ the likelihood's Fisher information in that output, expected over
     labels: no label is read. For exponential families in their natural parameters (logistic, softmax, Gaussian mean)
@@ -86,16 +91,21 @@ class Fisher(AbstractCurvature):
         diagonal: keep the diagonal alone.
     """
 
-    model: Callable[..., Array]
-    likelihood: AbstractLikelihood
+    model: Any
+    likelihood: Any
     diagonal: bool = eqx.field(default=False, static=True)
+
+    def __check_init__(self) -> None:
+        check_callable("model", self.model, "a function of the parameters and one example")
+        if not isinstance(self.likelihood, AbstractLikelihood):
+            raise ValueError(f"`likelihood` must be a likelihood such as `Bernoulli()`, got {self.likelihood!r}.")
 
     def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
         return _generalised_gauss_newton(target, self.model, self.likelihood.fisher, point, batch, self.diagonal)
 
 
 class EmpiricalFisher(AbstractCurvature):
-    """Σ g gᵀ over per-example gradients g of the log-likelihood, plus the prior's own curvature.
+    """Σ g gᵀ over per-example gradients g of the log-likelihood, plus the positive part of the prior's own curvature.
 
     Args:
         centred: subtract the mean gradient first: N × the covariance of the gradients, as the released code of the
@@ -107,7 +117,7 @@ class EmpiricalFisher(AbstractCurvature):
     diagonal: bool = eqx.field(default=False, static=True)
 
     def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
-        if batch is None:
+        if not target.exchangeable or batch is None:
             raise ValueError(
                 "`EmpiricalFisher` needs the gradients of single examples: give a `Posterior` and `data` to `fit`."
             )
@@ -129,19 +139,23 @@ def _generalised_gauss_newton(
     diagonal: bool,
 ) -> AbstractOperator:
     def one(example: Any) -> Array:
+        """The Jacobian J and ΛJ of one example, stacked."""
+
         def output(x: Vector) -> Array:
             return target.map_example(model, x, example)
 
         value = output(point)
         derivative = jax.jacrev if value.shape[0] < point.shape[0] else jax.jacfwd
         jacobian = derivative(output)(point)
-        weighted = jnp.matmul(weight(value), jacobian, precision="highest")
-        if diagonal:
-            return jnp.sum(jacobian * weighted, axis=0)
-        return jnp.matmul(jacobian.T, weighted, precision="highest")
+        return jnp.stack([jacobian, jnp.matmul(weight(value), jacobian, precision="highest")])
 
-    total = _likelihood_scale(target, point, batch) * jnp.sum(target.over_examples(one, batch), axis=0)
-    return _with_base(target, point, Diagonal(total) if diagonal else Dense(total))
+    # Contracted over all examples at once: a d×d matrix for each example would be the largest array of a step.
+    pairs = target.over_examples(one, batch)
+    scale = _likelihood_scale(target, point, batch)
+    if diagonal:
+        return _with_base(target, point, Diagonal(scale * jnp.sum(pairs[:, 0] * pairs[:, 1], axis=(0, 1))))
+    total = jnp.einsum("bki,bkj->ij", pairs[:, 0], pairs[:, 1], precision="highest")
+    return _with_base(target, point, Dense(scale * total))
 
 
 def _likelihood_scale(target: AbstractTarget, point: Vector, batch: Batch) -> Scalar:
@@ -171,10 +185,11 @@ def _negative_hessian(
 def hessian_diagonal(function: Callable[[Vector], Scalar], point: Vector) -> Vector:
     """The diagonal of ∇²f, by d Hessian-vector products and no d×d result."""
 
-    def entry(direction: Vector) -> Scalar:
-        return jnp.vdot(direction, jax.jvp(jax.grad(function), (point,), (direction,))[1])
+    def entry(index: Array) -> Scalar:
+        direction = jax.nn.one_hot(index, point.shape[0], dtype=point.dtype)
+        return jax.jvp(jax.grad(function), (point,), (direction,))[1][index]
 
-    return jax.lax.map(entry, jnp.eye(point.shape[0], dtype=point.dtype), batch_size=64)
+    return jax.lax.map(entry, jnp.arange(point.shape[0]), batch_size=64)
 
 
 def repaired_values(values: Vector, repair: Repair, floor: float) -> Vector:

@@ -20,7 +20,7 @@ def stein_velocity(
 
     def pair(x: Vector, y: Vector, score: Vector) -> Vector:
         derivative = jax.jacfwd(kernel, argnums=1)(x, y)  # l m c: ∂K_lm / ∂y_c
-        return kernel(x, y) @ score + jnp.einsum("lmm->l", derivative)
+        return jnp.matmul(kernel(x, y), score, precision="highest") + jnp.einsum("lmm->l", derivative)
 
     def one(x: Vector) -> Vector:
         each = jax.vmap(pair, (None, 0, 0))(x, source.points, source.scores)

@@ -1,6 +1,6 @@
 """How good are the particles? Discrepancies and moments, on (n, d) arrays."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,13 @@ from .particles import Scored
 from .scalar_kernel import RBF, AbstractScalarKernel
 
 
-def stein_ratio(points: Points, scores: Points) -> Scalar:
+def stein_ratio(points: Points, scores: Float[Array, "..."]) -> Scalar:
     """R = −(1/((n−1)d)) Σ_i (x_i − x̄)·s(x_i), whose expectation at exact draws is 1 (Stein's identity for f(x) = x).
 
     Particles drawn too close together have R < 1: a free detector of variance collapse. It is necessary only: blind to
     modes that no particle has found, and noisy with far ones, so never the only alarm. NaN for a single particle.
     """
+    _check_scores(points, scores)
     n, d = points.shape
     centred = points - jnp.mean(points, axis=0, keepdims=True)
     return -jnp.sum(centred * scores) / ((n - 1) * d) if n > 1 else jnp.full((), jnp.nan, points.dtype)
@@ -45,6 +46,7 @@ def ksd2(
             for a kernel that does not depend on them.
     """
     check_choice("statistic", statistic, ("U", "V"))
+    _check_scores(points, scores)
     n = points.shape[0]
     if statistic == "U" and n < 2:
         raise ValueError("`statistic` 'U' needs at least two particles, got 1.")
@@ -62,6 +64,11 @@ def ksd2(
     return (n**2 * total - diagonal) / (n * (n - 1))
 
 
+def _check_scores(points: Array, scores: Array) -> None:
+    if points.shape != scores.shape:
+        raise ValueError(f"`scores` must have the shape of `points`, {points.shape}, got {scores.shape}.")
+
+
 def _stein_operator(kernel: AbstractMatrixKernel, points: Points, scores: Points, source: Scored) -> Float[Array, " n"]:
     """s·φ + ∇·φ, Eq. (4), for φ the velocity of `source`."""
     return jnp.sum(scores * kernel.velocity(points, source), axis=1) + kernel.divergence(points, source)
@@ -70,7 +77,7 @@ def _stein_operator(kernel: AbstractMatrixKernel, points: Points, scores: Points
 def mmd2(
     points: Points,
     reference: Float[Array, "m d"],
-    kernel: AbstractScalarKernel | None = None,
+    kernel: Any = None,
     biased: bool = True,
 ) -> Scalar:
     """The squared maximum mean discrepancy between two samples (Gretton et al., 2012).
@@ -89,6 +96,8 @@ def mmd2(
         )
     if not biased and min(n, m) < 2:
         raise ValueError(f"`biased=False` needs at least two points in each sample, got {n} and {m}.")
+    if kernel is not None and not isinstance(kernel, AbstractScalarKernel):
+        raise ValueError(f"`kernel` must be a radial scalar kernel such as `RBF()`, got {kernel!r}.")
     adapted = (RBF() if kernel is None else kernel).adapt(reference)
 
     def mean(a: Array, b: Array) -> Scalar:

@@ -12,13 +12,24 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 from tqdm.auto import tqdm
 
-from ._types import Batch, Key, LogDensityFunction, Points, PyTree, Scalar, check_count, check_positive, like
+from ._types import (
+    Batch,
+    Key,
+    LogDensityFunction,
+    Points,
+    PyTree,
+    Scalar,
+    check_callable,
+    check_count,
+    check_positive,
+    like,
+)
 from .particles import check_particles
 from .result import DivergedError, History, Result, Status
 from .sampler import AbstractSampler, Info
 from .target import AbstractTarget, as_target, batch_length
 
-_CAPACITY = 128  # records a compiled call can return
+_CAPACITY = 1024  # records a compiled call can return
 _CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
 
 
@@ -80,7 +91,8 @@ def fit(
         tolerance: stop as converged when the velocity has fallen below this fraction of the largest seen. A fraction,
             because a preconditioner changes the units of the velocity.
         tempering: a schedule of the step count t = 0, 1, … for the power of the target: steps follow p^power.
-        callback: called as `callback(step, state, info)` after every record; a true return value ends the run.
+        callback: called as `callback(step, state, info)` after every record, with `state.points` in unconstrained
+            coordinates; a true return value ends the run.
         progress: show a progress bar; by default where there is a terminal.
         throw: raise `DivergedError` (which carries the result) on numbers that are not finite, instead of returning a
             result whose status says so.
@@ -89,18 +101,18 @@ def fit(
         ValueError: what was given does not fit together; raised before any long work.
         DivergedError: the particles met numbers that are not finite.
     """
-    _check_options(key, sampler, num_steps, batch_size, record_every, tolerance)
+    _check_options(key, sampler, tempering, callback, num_steps, batch_size, record_every, tolerance)
     bound, loop_points, first = _starting_point(as_target(target), particles)
     data = jax.tree.map(jnp.asarray, data)
     bound.check_data(data, batch_size)
     sampler.check(loop_points)
     example = data if batch_size is None else jax.tree.map(lambda leaf: leaf[:batch_size], data)
-    _check_first_particles(bound, loop_points, example)
+    _check_first_particles(bound, loop_points, example, sampler.differentiates)
 
-    if isinstance(particles, Result) and eqx.tree_equal(particles.sampler, sampler) is True:
-        loop = particles.loop._replace(converged=jnp.asarray(False))
+    if isinstance(particles, Result) and _continues(particles, bound, sampler):
+        loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
     else:
-        loop = _first_loop(sampler, bound, loop_points, example, first)
+        loop = _first_loop(sampler, bound, loop_points, example, jnp.asarray(first, jnp.int32))
     capacity = _capacity(loop_points) if record_particles else _CAPACITY
 
     def advance(loop: LoopState, steps: int) -> tuple[LoopState, Record]:
@@ -109,7 +121,8 @@ def fit(
             jnp.asarray(-1.0 if tolerance is None else tolerance), batch_size, capacity, record_particles,
         )  # fmt: skip
 
-    records = []
+    records: list[Record] = []
+    stopped = False
     longest = record_every if callback else record_every * capacity
     with tqdm(total=num_steps, disable=None if progress is None else not progress, leave=False) as bar:
         for steps in _chunks(num_steps, record_every, longest):
@@ -122,8 +135,10 @@ def fit(
             if not loop.healthy or loop.converged:
                 break
             if callback is not None and callback(int(loop.step), loop.state, loop.info):
+                stopped = True
                 break
-    result = _result(bound, sampler, loop, records, record_particles)
+    finite, _ = _first_look(bound, loop.state.points, example, sampler.differentiates)
+    result = _result(bound, sampler, loop, records, record_particles, int(jnp.sum(~finite)), stopped)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
@@ -155,9 +170,10 @@ def _advance(
         before, records = carry
         batch_key, sampler_key = jr.split(jr.fold_in(key, before.step))
         batch = minibatch(batch_key, data, batch_size)
-        now = target if tempering is None else target.tempered(tempering(before.step))
+        power = jnp.ones(()) if tempering is None else tempering(before.step)
+        now = target if tempering is None else target.tempered(power)
         state, info = sampler.step(sampler_key, before.state, now, batch)
-        after = _judged(before, state, info, tolerance)
+        after = _judged(before, state, info, jnp.where(power == 1, tolerance, -1))  # rest at another power is no rest
         slot = (before.step - (last - num_steps)) // record_every
         line = Record(after.step, after.info, after.state.points if keep_points else None)
         return after, jax.tree.map(lambda all_, one: all_.at[slot].set(one), records, line)
@@ -178,25 +194,40 @@ def minibatch(key: Key, data: Batch, batch_size: int | None) -> Batch:
 def _judged(before: LoopState, state: Any, info: Info, tolerance: Scalar) -> LoopState:
     """The loop after a step; a step to numbers that are not finite is not taken."""
     healthy = jnp.all(jnp.isfinite(state.points)) & jnp.isfinite(info.velocity_norm)
-    state = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), state, before.state)
-    largest = jnp.maximum(before.largest_velocity, jnp.where(healthy, info.velocity_norm, 0))
-    converged = healthy & (info.velocity_norm <= like(tolerance, largest) * largest)
+    state, info = jax.tree.map(
+        lambda new, old: jnp.where(healthy, new, old), (state, info), (before.state, before.info)
+    )
+    largest = jnp.maximum(before.largest_velocity, info.velocity_norm)
+    converged = healthy & (tolerance > 0) & (largest > 0) & (info.velocity_norm <= like(tolerance, largest) * largest)
     return LoopState(state, info, before.step + healthy.astype(before.step.dtype), largest, healthy, converged)
 
 
 def _check_options(
-    key: Key, sampler: Any, num_steps: int, batch_size: int | None, record_every: int, tolerance: float | None
+    key: Key,
+    sampler: Any,
+    tempering: Any,
+    callback: Any,
+    num_steps: int,
+    batch_size: int | None,
+    record_every: int,
+    tolerance: float | None,
 ) -> None:
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()):
         raise ValueError(f"`key` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
     if not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
+    if callback is not None:
+        check_callable("callback", callback, "a function of (step, state, info)")
+    if tempering is not None:
+        check_callable("tempering", tempering, "a schedule, a function of the step")
     check_count("num_steps", num_steps)
     check_count("record_every", record_every)
     if batch_size is not None:
         check_count("batch_size", batch_size)
     if tolerance is not None:
         check_positive("tolerance", tolerance)
+        if tolerance >= 1:
+            raise ValueError(f"`tolerance` must be a fraction of the largest velocity, below 1, got {tolerance}.")
         if not sampler.deterministic:
             raise ValueError(
                 f"`tolerance` has no meaning for {type(sampler).__name__}, whose particles never come to rest. "
@@ -206,28 +237,38 @@ def _check_options(
 
 def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
     """The target bound to the particles' space, the particles as (n, d), and the number of steps behind them."""
-    if isinstance(particles, Result):
-        return (
-            target.bind(jax.tree.map(lambda leaf: leaf[0], particles.particles)),
-            particles.points,
-            particles.num_steps,
-        )
-    check_particles(particles)
-    particles = jax.tree.map(jnp.asarray, particles)
-    bound = target.bind(jax.tree.map(lambda leaf: leaf[0], particles))
+    earlier = particles if isinstance(particles, Result) else None
+    values = particles if earlier is None else earlier.particles
+    check_particles(values)
+    values = jax.tree.map(jnp.asarray, values)
+    bound = target.bind(jax.tree.map(lambda leaf: leaf[0], values))
     assert bound.space is not None
-    bound.space.check(particles)
-    return bound, jax.vmap(bound.space.unconstrain)(particles), 0
+    bound.space.check(values)
+    if earlier is None:
+        return bound, _unconstrained(bound, values), 0
+    same = eqx.tree_equal(earlier.target.space, bound.space)  # with other constraints the coordinates are others
+    return bound, earlier.points if same else _unconstrained(bound, values), earlier.num_steps
+
+
+def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:
+    """Whether a run can go on from all of an earlier result's state, not from its particles alone."""
+    return bool(eqx.tree_equal(earlier.sampler, sampler)) and bool(eqx.tree_equal(earlier.target.space, target.space))
 
 
 @eqx.filter_jit
-def _first_look(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Array, Array]:
+def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
+    assert target.space is not None
+    return jax.vmap(target.space.unconstrain)(particles)
+
+
+@eqx.filter_jit
+def _first_look(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
     finite = jnp.isfinite(target.log_densities(points, batch))
-    return finite, jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1)
+    return finite, jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1) if scores else jnp.ones_like(finite)
 
 
-def _check_first_particles(target: AbstractTarget, points: Points, batch: Batch) -> None:
-    values, scores = (int(jnp.sum(~finite)) for finite in _first_look(target, points, batch))
+def _check_first_particles(target: AbstractTarget, points: Points, batch: Batch, differentiates: bool) -> None:
+    values, scores = (int(jnp.sum(~finite)) for finite in _first_look(target, points, batch, differentiates))
     for bad, what in ((values, "log density"), (scores, "gradient of the log density")):
         if bad:
             raise ValueError(
@@ -236,12 +277,13 @@ def _check_first_particles(target: AbstractTarget, points: Points, batch: Batch)
             )
 
 
-def _first_loop(sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: int) -> LoopState:
+@eqx.filter_jit
+def _first_loop(
+    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
+) -> LoopState:
     zero = jnp.zeros((), points.dtype)
     state = sampler.init(target, points, batch)
-    return LoopState(
-        state, Info(zero, zero, zero), jnp.asarray(step, jnp.int32), zero, jnp.asarray(True), jnp.asarray(False)
-    )
+    return LoopState(state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False))
 
 
 def _capacity(points: Points) -> int:
@@ -262,11 +304,17 @@ def _chunks(num_steps: int, record_every: int, longest: int) -> Iterator[int]:
 
 
 def _filled(record: Record, count: int) -> Record:
-    return jax.tree.map(lambda leaf: np.asarray(leaf[:count]), record)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], record)
 
 
 def _result(
-    target: AbstractTarget, sampler: AbstractSampler, loop: LoopState, records: list[Record], keep_points: bool
+    target: AbstractTarget,
+    sampler: AbstractSampler,
+    loop: LoopState,
+    records: list[Record],
+    keep_points: bool,
+    outside: int,
+    stopped: bool,
 ) -> Result:
     lines = jax.tree.map(lambda *leaves: np.concatenate(leaves), *records)
     history = History(
@@ -276,7 +324,7 @@ def _result(
         stein_ratio=lines.info.stein_ratio,
         particles=_constrained(target, jnp.asarray(lines.points), 2) if keep_points else None,
     )
-    status, message = _verdict(loop)
+    status, message = _verdict(loop, outside, stopped)
     points = loop.state.points
     return Result(
         _constrained(target, points, 1), points, status, message, int(loop.step), history, target, sampler, loop
@@ -291,7 +339,14 @@ def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTr
     return constrain(points)
 
 
-def _verdict(loop: LoopState) -> tuple[Status, str]:
+def _verdict(loop: LoopState, outside: int, stopped: bool) -> tuple[Status, str]:
+    """How the run ended: `outside` particles stand where the log density is not finite."""
+    if loop.healthy and outside:
+        return Status.DIVERGED, (
+            f"the log density is NaN or infinite at {outside} particles after {int(loop.step)} steps. Likely causes: "
+            "(a) they left the support, where its gradient is still finite: declare constraints with `support=`; "
+            "(b) the step size is too large: lower the learning rate."
+        )
     if not loop.healthy:
         return Status.DIVERGED, (
             f"step {int(loop.step) + 1} gave numbers that are not finite; the particles are those before it. "
@@ -305,4 +360,6 @@ def _verdict(loop: LoopState) -> tuple[Status, str]:
     if loop.converged:
         ratio = float(loop.info.velocity_norm / loop.largest_velocity)
         return Status.CONVERGED, f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps."
+    if stopped:
+        return Status.FINISHED, f"the callback ended the run after {int(loop.step)} steps."
     return Status.FINISHED, f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}."

@@ -99,6 +99,10 @@ class Graphical(AbstractMatrixKernel):
         adapted = self._over_blocks(one)
         return eqx.tree_at(lambda kernel: kernel.scalar, self, adapted)
 
+    def check(self, dimension: int) -> None:
+        if dimension != self.dimension:
+            raise ValueError(f"`blocks` must cover the {dimension} coordinates of the particles, got {self.dimension}.")
+
     def _over_blocks(self, function: Callable[[AbstractScalarKernel, Array, Array], Any]) -> Any:
         """`function(scalar, index, inside)` of every block, as one batch.
 

@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import optax
 from jaxtyping import Array
 
@@ -34,6 +33,7 @@ def gaussian(key: Key, centre: PyTree, num_particles: int, scale: Any = 1.0, sup
     check_positive("scale", scale)
     centre = jax.tree.map(jnp.asarray, centre)
     space = Space.of(centre, support)
+    space.check(jax.tree.map(lambda leaf: leaf[None], centre), "centre")
     middle = space.unconstrain(centre)
     noise = jr.normal(key, (num_particles, middle.shape[0]), middle.dtype)
     return jax.vmap(space.constrain)(middle[None, :] + like(scale, middle) * noise)
@@ -65,21 +65,36 @@ def around_mode(
     """
     check_count("num_particles", num_particles)
     check_positive("scale", scale)
+    check_count("max_steps", max_steps)
     start = jax.tree.map(jnp.asarray, start)
+    data = jax.tree.map(jnp.asarray, data)
     bound = as_target(target).bind(start)
     assert bound.space is not None
-    vector, metric = _laplace(bound, bound.space.unconstrain(start), data, max_steps)
+    bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
+    bound.check_data(data, None)
+    vector, metric, value, offset = _laplace(bound, bound.space.unconstrain(start), data, max_steps)
     noise = jr.normal(key, (num_particles, vector.shape[0]), vector.dtype)
     points = vector[None, :] + like(scale, vector) * jax.vmap(metric.unwhiten)(noise)
-    if not bool(jnp.all(jnp.isfinite(points))):
+    if not (bool(jnp.all(jnp.isfinite(points))) and bool(jnp.isfinite(value))):
         raise ValueError("`start` leads nowhere: the search for a mode met NaN or infinity. Start closer to the data.")
+    if offset > 0.1:
+        raise ValueError(
+            f"`start` leads to no mode within {max_steps} steps: the search ended {float(offset):.2g} standard "
+            "deviations from where the gradient would vanish. Raise `max_steps`, start closer, or see that the density "
+            "is proper."
+        )
     return jax.vmap(bound.space.constrain)(points)
 
 
 @eqx.filter_jit
-def _laplace(target: AbstractTarget, start: Vector, data: Batch, max_steps: int) -> tuple[Vector, AbstractMetric]:
+def _laplace(
+    target: AbstractTarget, start: Vector, data: Batch, max_steps: int
+) -> tuple[Vector, AbstractMetric, Scalar, Scalar]:
+    """The mode, the metric there, log p there, and how far the mode still is, in standard deviations a coordinate."""
     mode = _minimise(lambda x: -target.log_density(x, data), start, max_steps)
-    return mode, Hessian()(target, mode, data).factorise(1e-6)
+    metric = Hessian()(target, mode, data).factorise(1e-6)
+    offset = jnp.sqrt(jnp.mean(metric.pull_score(target.score(mode, data)) ** 2))
+    return mode, metric, target.log_density(mode, data), offset
 
 
 def _minimise(loss: Callable[[Vector], Scalar], start: Vector, max_steps: int) -> Vector:
@@ -87,7 +102,7 @@ def _minimise(loss: Callable[[Vector], Scalar], start: Vector, max_steps: int) -
     solver = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(loss)
     first = optax.tree.norm(jax.grad(loss)(start))
-    enough = first * float(np.finfo(start.dtype).eps) ** 0.5
+    enough = first * float(jnp.finfo(start.dtype).eps) ** 0.5
 
     def unfinished(carry: tuple[Vector, Any, Array]) -> Array:
         _, state, count = carry

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ._types import Batch, Points, as_number, check_count, check_positive, check_share, like
+from ._types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like
 from .curvature import AbstractCurvature, Repair, repaired_matrix
 from .linear import AbstractMetric, AbstractOperator, Dense
-from .matrix_kernel import AbstractMatrixKernel, Preconditioned
-from .mixture import Mixture, Weighting
+from .matrix_kernel import AbstractMatrixKernel, Preconditioned, as_matrix_kernel
+from .mixture import WEIGHTINGS, Mixture, Weighting
 from .target import AbstractTarget
 
 
@@ -42,7 +42,7 @@ class AbstractKernelRule(eqx.Module):
 class Plain(AbstractKernelRule):
     """The same kernel at every step, its bandwidth adapted to the particles."""
 
-    kernel: AbstractMatrixKernel
+    kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch) -> None:
         return None
@@ -51,6 +51,9 @@ class Plain(AbstractKernelRule):
         self, state: None, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[None, AbstractMatrixKernel]:
         return None, self.kernel.adapt(points)
+
+    def check(self, points: Points) -> None:
+        self.kernel.check(points.shape[1])
 
 
 Measure: TypeAlias = Callable[[], AbstractOperator]
@@ -79,8 +82,7 @@ class MetricSettings(eqx.Module):
     refresh_every: int = eqx.field(default=1, static=True)
 
     def __check_init__(self) -> None:
-        if hasattr(self.damping, "dtype"):
-            check_positive("damping", self.damping)
+        check_positive("damping", self.damping)
         check_share("decay", self.decay)
         check_count("refresh_every", self.refresh_every)
 
@@ -132,7 +134,7 @@ class Averaged(AbstractKernelRule):
     """
 
     curvature: AbstractCurvature
-    kernel: AbstractMatrixKernel
+    kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
     settings: MetricSettings = MetricSettings()
     repair: Repair = eqx.field(default=None, static=True)
 
@@ -144,6 +146,9 @@ class Averaged(AbstractKernelRule):
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
         return state, Preconditioned(self.kernel, state.metric).adapt(points)
+
+    def check(self, points: Points) -> None:
+        self.kernel.check(points.shape[1])
 
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
         return self.curvature.at(target, points, batch).average()
@@ -162,15 +167,15 @@ class MixtureAt(AbstractKernelRule):
     Args:
         curvature: Q_l at the anchors.
         kernel: K0 of Eq. (12), adapted in every anchor's metric.
-        anchors: `None` for all particles, as in the paper; a number l for the first l of them (particles are
-            exchangeable); or an (l, d) array of given points, in unconstrained coordinates.
+        anchors: an (l, d) array of given points, in unconstrained coordinates; `None` for the particles themselves.
+        num_anchors: use the first l particles alone (particles are exchangeable); `None` for all, as in the paper.
         own_share: α in Q_l ← α Q_l + (1 − α) mean Q. 1 is the paper's text; the released code takes ½ in its toy study.
         temperature, weighting: of the weights, see `Mixture`.
         settings: damping, running average, refreshing.
     """
 
     curvature: AbstractCurvature
-    kernel: AbstractMatrixKernel
+    kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
     anchors: Float[Array, "l d"] | None = None
     num_anchors: int | None = eqx.field(default=None, static=True)
     own_share: Any = eqx.field(default=1.0, converter=as_number)
@@ -182,10 +187,16 @@ class MixtureAt(AbstractKernelRule):
         if hasattr(self.own_share, "dtype"):
             check_share("own_share", self.own_share)
             check_positive("temperature", self.temperature)
+        check_choice("weighting", self.weighting, WEIGHTINGS)
         if self.num_anchors is not None:
             check_count("anchors", self.num_anchors)
+            if self.anchors is not None:
+                raise ValueError(
+                    "`anchors` and `num_anchors` exclude each other: give points, or a number of particles."
+                )
 
     def check(self, points: Points) -> None:
+        self.kernel.check(points.shape[1])
         n, d = points.shape
         if self.num_anchors is not None and self.num_anchors > n:
             raise ValueError(f"`anchors` must be at most the number of particles, {n}, got {self.num_anchors}.")

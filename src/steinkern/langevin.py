@@ -1,6 +1,5 @@
 """Stochastic gradient Langevin dynamics as parallel, independent chains: one particle, one chain."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -136,13 +135,13 @@ class PSGLD(AbstractSampler):
         return score, drift, preconditioner, second_moment
 
 
-def sgld(step_size: float | Callable[[Array], Array]) -> SGLD:
+def sgld(step_size: Any) -> SGLD:
     """Stochastic gradient Langevin dynamics; see `SGLD`."""
     return SGLD(step_size)
 
 
 def psgld(
-    step_size: float | Callable[[Array], Array],
+    step_size: Any,
     *,
     decay: float = 0.99,
     stabiliser: float = 1e-5,
@@ -154,7 +153,7 @@ def psgld(
 
 
 def _check_step_size(step_size: Any) -> None:
-    if not callable(step_size) and hasattr(step_size, "dtype"):
+    if not callable(step_size):
         check_positive("step_size", step_size)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ._types import Matrix, Scalar, as_number, check_positive, like
@@ -40,7 +39,8 @@ class Categorical(AbstractLikelihood):
     """Labels 0 … k−1; the outputs are logits (softmax regression)."""
 
     def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
-        return jax.nn.log_softmax(output)[label]
+        # A label that is no class has no probability: NaN, rather than the nearest class's.
+        return jax.nn.log_softmax(output).at[label].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         probability = jax.nn.softmax(output)
@@ -48,12 +48,12 @@ class Categorical(AbstractLikelihood):
 
 
 class Gaussian(AbstractLikelihood):
-    """Labels with independent normal noise; the outputs are the means."""
+    """Labels with independent normal noise; the outputs are the means. One variance, or one an output."""
 
     variance: Any = eqx.field(default=1.0, converter=as_number)
 
     def __check_init__(self) -> None:
-        if isinstance(self.variance, np.ndarray):
+        if hasattr(self.variance, "dtype"):
             check_positive("variance", self.variance)
 
     def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
@@ -62,4 +62,4 @@ class Gaussian(AbstractLikelihood):
         return -0.5 * jnp.sum(residual**2 / variance + jnp.log(2 * jnp.pi * variance))
 
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
-        return jnp.eye(output.shape[0], dtype=output.dtype) / like(self.variance, output)
+        return jnp.diag(1 / jnp.broadcast_to(like(self.variance, output), output.shape))

@@ -257,7 +257,8 @@ class Dense(AbstractOperator):
     def factorise(self, damping: Any, *, symmetric: bool = False) -> DenseMetric:
         check_positive("damping", damping)
         identity = jnp.eye(self.size, dtype=self.matrix.dtype)
-        return DenseMetric.of(self.matrix + like(damping, self.matrix) * self.scale() * identity, symmetric=symmetric)
+        added = like(damping, self.matrix) * _positive_scale(self.scale())
+        return DenseMetric.of(self.matrix + added * identity, symmetric=symmetric)
 
 
 class Diagonal(AbstractOperator):
@@ -283,7 +284,7 @@ class Diagonal(AbstractOperator):
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> DiagonalMetric:
         check_positive("damping", damping)
-        return DiagonalMetric(jnp.sqrt(self.entries + like(damping, self.entries) * self.scale()))
+        return DiagonalMetric(jnp.sqrt(self.entries + like(damping, self.entries) * _positive_scale(self.scale())))
 
 
 class Kronecker(AbstractOperator):
@@ -349,6 +350,11 @@ class Blocks(AbstractOperator):
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> BlocksMetric:
         return BlocksMetric(tuple(part.factorise(damping, symmetric=symmetric) for part in self.parts))
+
+
+def _positive_scale(scale: Scalar) -> Scalar:
+    """The scale that damping is relative to; 1 for no curvature at all, where there is nothing to be relative to."""
+    return jnp.where(scale == 0, jnp.ones_like(scale), jnp.abs(scale))
 
 
 def _mix(old: Array, new: Array, share: Any) -> Array:

@@ -45,6 +45,10 @@ class AbstractMatrixKernel(eqx.Module):
         """The same kernel with its bandwidth rules evaluated at `points`; itself where it has none."""
         return self
 
+    def check(self, dimension: int) -> None:
+        """Raise where the kernel does not fit particles of this dimension, before anything runs."""
+        return None
+
     @property
     def rotation_invariant(self) -> bool:
         """Whether K(Ux, Uy) = U K(x, y) Uᵀ for every rotation U, so that any root of a metric will do in Eq. (12)."""
@@ -99,7 +103,7 @@ class Preconditioned(AbstractMatrixKernel):
     coordinates u = Rx, brought back by R⁻¹: the change-of-variables theorem with a linear map.
     """
 
-    base: AbstractMatrixKernel
+    base: AbstractMatrixKernel = eqx.field(converter=lambda kernel: as_matrix_kernel(kernel))
     metric: AbstractMetric
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
@@ -117,6 +121,9 @@ class Preconditioned(AbstractMatrixKernel):
 
     def adapt(self, points: Points) -> "Preconditioned":
         return Preconditioned(self.base.adapt(jax.vmap(self.metric.whiten)(points)), self.metric)
+
+    def check(self, dimension: int) -> None:
+        self.base.check(dimension)
 
     def _whitened(self, source: Scored) -> Scored:
         points = jax.vmap(self.metric.whiten)(source.points)
@@ -144,9 +151,8 @@ class Tilted(AbstractMatrixKernel):
     def adapt(self, points: Points) -> "Tilted":
         return Tilted(self.base.adapt(points), self.log_weight)
 
-    @property
-    def rotation_invariant(self) -> bool:
-        return False
+    def check(self, dimension: int) -> None:
+        self.base.check(dimension)
 
 
 def tilted_velocity(
@@ -191,6 +197,9 @@ class Transformed(AbstractMatrixKernel):
 
     def adapt(self, points: Points) -> "Transformed":
         return Transformed(self.base.adapt(jax.vmap(self.transform)(points)), self.transform)
+
+    def check(self, dimension: int) -> None:
+        self.base.check(dimension)
 
     def _log_determinant(self, point: Vector) -> Scalar:
         return jnp.linalg.slogdet(jax.jacfwd(self.transform)(point))[1]

@@ -1,6 +1,6 @@
 """The mixture of preconditioned kernels, Eqs. (16) to (18): a metric of its own around every anchor."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ from .matrix_kernel import AbstractMatrixKernel, Preconditioned, tilted_velocity
 from .particles import Scored
 
 Weighting: TypeAlias = Literal["exact", "no_determinant", "euclidean"]
+WEIGHTINGS = get_args(Weighting)
 
 
 class Mixture(AbstractMatrixKernel):
@@ -36,14 +37,14 @@ class Mixture(AbstractMatrixKernel):
     weighting: Weighting = eqx.field(default="exact", static=True)
 
     def __check_init__(self) -> None:
-        check_choice("weighting", self.weighting, ("exact", "no_determinant", "euclidean"))
+        check_choice("weighting", self.weighting, WEIGHTINGS)
 
     @classmethod
     def of(
         cls,
         base: AbstractMatrixKernel,
         metrics: AbstractMetric,
-        anchors: Points,
+        anchors: Float[Array, "l d"],
         points: Points,
         temperature: Any = 1.0,
         weighting: Weighting = "exact",

@@ -1,5 +1,7 @@
 """The Stein variational Newton direction, Eq. (19)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,7 +19,7 @@ def newton_velocity(
     metric: AbstractMetric,
     source: Scored,
     hessians: Float[Array, "n d d"],
-    damping: float,
+    damping: Any,
 ) -> Points:
     """H̃_i⁻¹ φ_k(x_i) for every particle, with the scalar kernel k(‖x − y‖²_Q) in the metric Q.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import Points, PyTree, Vector
+from ._types import Points, PyTree, Vector, is_concrete
 
 
 class Scored(eqx.Module):
@@ -84,6 +84,9 @@ class Layout(eqx.Module):
     def ravel(self, particle: PyTree) -> Vector:
         """One particle as a vector."""
         leaves = self.structure.flatten_up_to(particle)
+        shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
+        if shapes != self.shapes:
+            raise ValueError(f"`particle` must have leaves of shapes {self.shapes}, got {shapes}.")
         return jnp.concatenate([jnp.asarray(leaf).reshape(-1) for leaf in leaves])
 
     def unravel(self, vector: Vector) -> PyTree:
@@ -98,6 +101,11 @@ def check_particles(particles: PyTree) -> int:
     paths, _ = jax.tree_util.tree_flatten_with_path(particles)
     if not paths:
         raise ValueError("`particles` must hold at least one array, got an empty pytree.")
+    if not all(is_concrete(leaf) for _, leaf in paths):
+        raise ValueError(
+            "`particles` must be concrete arrays: `fit` compiles its own loop and cannot run under `jit` or `vmap`. "
+            "For many runs at once, `vmap` the sampler's `step`."
+        )
     counts = {}
     for path, leaf in paths:
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "the array"
@@ -105,7 +113,8 @@ def check_particles(particles: PyTree) -> int:
         if np.ndim(leaf) == 0:
             raise ValueError(f"`particles` must carry a leading particle axis on every leaf; {name} is a scalar.")
         counts[name] = np.shape(leaf)[0]
-        bad = int(np.sum(~np.all(np.isfinite(np.asarray(leaf).reshape(counts[name], -1)), axis=1)))
+        finite = np.isfinite(np.asarray(leaf)).all(axis=tuple(range(1, np.ndim(leaf))))
+        bad = int(np.sum(~finite))
         if bad:
             raise ValueError(f"`particles` must be finite; {bad} of {counts[name]} hold NaN or infinity in {name}.")
     if len(set(counts.values())) > 1:

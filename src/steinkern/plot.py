@@ -1,1 +1,415 @@
-"""Figures."""
+"""Figures: densities on the plane with particles on top, grids of them, and curves of a measure along a run.
+
+Matplotlib is imported inside the functions (`pip install "steinkern[plot]"`), and its global state is never touched:
+every function returns a `Figure` of its own that needs no display.
+"""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._types import check_count
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
+COLOURS = ("#000000", "#0072B2", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#E69F00")
+"""Told apart by colour-blind readers too (Okabe and Ito), in the order of use."""
+
+_PARTICLE = "#D55E00"
+_SHADES = ("#E4ECF5", "#C8D8E9", "#A3BEDA", "#7BA1C7")  # light to dark: particles stay the loudest thing in a figure
+_MASSES = (0.99, 0.9, 0.7, 0.4)
+_INK, _QUIET = "#262626", "#6B6B6B"
+_STYLE = {
+    "font.size": 8.0,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.5,
+    "axes.edgecolor": "#B5B5B5",
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.6,
+    "axes.titlecolor": _INK,
+    "xtick.color": "#B5B5B5",
+    "ytick.color": "#B5B5B5",
+    "xtick.labelcolor": _QUIET,
+    "ytick.labelcolor": _QUIET,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.frameon": False,
+    "text.color": _INK,
+}
+
+Box = tuple[float, float, float, float]
+Particles = Float[Array, "n 2"] | Float[np.ndarray, "n 2"]
+
+
+class Curve(NamedTuple):
+    """A measure along a run: its value at every x, and a band around it where there is one."""
+
+    x: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+class Panels(NamedTuple):
+    """A row of a grid: one density, and the particles for every column."""
+
+    log_density: Callable[[Array], Array]
+    window: Box
+    label: str
+    particles: Sequence[Particles]
+
+
+class Level(NamedTuple):
+    """A value to compare curves with, drawn across the panel, with a band around it where there is one."""
+
+    middle: float
+    low: float | None = None
+    high: float | None = None
+
+
+def check_available() -> None:
+    """Raise an `ImportError` that says what to install, unless matplotlib can be imported."""
+    _matplotlib()
+
+
+def density(
+    log_density: Callable[[Array], Array],
+    window: Box,
+    particles: Particles | None = None,
+    title: str | None = None,
+    resolution: int = 300,
+) -> "matplotlib.figure.Figure":
+    """Contours of a density on the plane, with particles on top.
+
+    The shades are the smallest regions that hold 40, 70, 90 and 99 percent of the mass in the window.
+
+    Args:
+        log_density: at one point of shape (2,), up to a constant.
+        window: left, right, bottom, top.
+        particles: points to draw; a note counts those outside the window.
+        title: above the panel.
+        resolution: of the grid on which the density is evaluated, along each axis.
+    """
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        width = 3.2
+        figure = _figure((width, width * _aspect(window) + (0.3 if title else 0.0)))
+        axes = figure.add_subplot()
+        _draw_panel(axes, _shades(log_density, window, resolution), particles)
+        if title:
+            axes.set_title(title)
+    return figure
+
+
+def particle_grid(
+    log_density: Callable[[Array], Array],
+    window: Box,
+    rows: Mapping[str, Sequence[Particles]],
+    columns: Sequence[str],
+    *,
+    title: str | None = None,
+    notes: Mapping[str, Sequence[str]] | None = None,
+    resolution: int = 300,
+) -> "matplotlib.figure.Figure":
+    """Small multiples of `density`, all with the same limits: a row a method, a column a moment of the run.
+
+    Args:
+        log_density: at one point of shape (2,), up to a constant.
+        window: left, right, bottom, top.
+        rows: the particles of every method, one array a column.
+        columns: the columns' headings.
+        title: above the grid.
+        notes: a few characters for the corner of every panel, in the same structure as `rows`.
+        resolution: of the grid on which the density is evaluated, along each axis.
+    """
+    panels = [Panels(log_density, window, label, history) for label, history in rows.items()]
+    if notes is None:
+        return _grid(panels, columns, None, title, resolution)
+    if list(notes) != list(rows):
+        raise ValueError(f"`notes` must have the keys of `rows`, {list(rows)}, got {list(notes)}.")
+    return _grid(panels, columns, list(notes.values()), title, resolution)
+
+
+def target_rows(
+    rows: Sequence[Panels], columns: Sequence[str], *, title: str | None = None, resolution: int = 300
+) -> "matplotlib.figure.Figure":
+    """Small multiples of `density` for several targets: a row a target with its own limits, a column a method.
+
+    Args:
+        rows: a density and its particles, one array a column.
+        columns: the columns' headings.
+        title: above the grid.
+        resolution: of the grid on which the densities are evaluated, along each axis.
+    """
+    return _grid(rows, columns, None, title, resolution)
+
+
+def curves(
+    panels: Mapping[str, Mapping[str, Curve]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    levels: Mapping[str, Level] | None = None,
+    level_label: str | None = None,
+    marks: Mapping[str, float | int] | None = None,
+    mark_label: str | None = None,
+    log_x: bool = True,
+) -> "matplotlib.figure.Figure":
+    """Curves of a measure against the iteration, side by side, with one legend for all panels.
+
+    Args:
+        panels: by the panel's title, the curves by their label. A label has the same colour in every panel.
+        xlabel: below every panel.
+        ylabel: beside the first one.
+        levels: by the panel's title, a value to compare with.
+        level_label: what that value is, for the legend.
+        marks: by the panel's title, an x to point out.
+        mark_label: what that x is, for the legend.
+        log_x: a logarithmic x axis; points at x ≤ 0 are left out then.
+    """
+    if not panels:
+        raise ValueError("`panels` must hold at least one panel, got none.")
+    matplotlib = _matplotlib()
+    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
+    if len(labels) > len(COLOURS):
+        raise ValueError(f"`panels` must have at most {len(COLOURS)} labels, to be told apart, got {len(labels)}.")
+    colours = dict(zip(labels, COLOURS, strict=False))
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure((2.5 * len(panels) + 0.3, 2.75))
+        handles: dict[str, Any] = {}
+        row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (title, lines) in zip(row, panels.items(), strict=True):
+            axes.set_title(title)
+            axes.set_xlabel(xlabel)
+            if log_x:
+                axes.set_xscale("log")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(axis="y", color="#EBEBEB", linewidth=0.6)
+            axes.set_axisbelow(True)
+            for label, curve in lines.items():
+                handles[label] = _draw_curve(axes, curve, colours[label], log_x)
+            axes.margins(x=0)
+            if marks is not None and title in marks:
+                handle = axes.axvline(marks[title], color="#B5B5B5", linewidth=0.8, zorder=0)
+                if mark_label is not None:
+                    handles[mark_label] = handle
+            if levels is not None and title in levels:
+                handle = _draw_level(axes, levels[title])
+                if level_label is not None:
+                    handles[level_label] = handle
+        row[0].set_ylabel(ylabel)
+        figure.legend(
+            list(handles.values()),
+            list(handles),
+            loc="outside upper center",
+            ncols=_legend_columns(list(handles), float(figure.get_size_inches()[0])),
+            handlelength=1.4,
+            columnspacing=1.2,
+        )
+    return figure
+
+
+def save(figure: "matplotlib.figure.Figure", path: str | Path, dots_per_inch: int = 130) -> Path:
+    """Write the figure in the format that the path's ending names, such as ".png" or ".svg"; give back the path.
+
+    The files hold no date and no version, so that the same figure gives the same bytes.
+    """
+    check_count("dots_per_inch", dots_per_inch)
+    path = Path(path)
+    matplotlib = _matplotlib()
+    unsigned = {"Date": None} if path.suffix == ".svg" else {"Software": None} if path.suffix == ".png" else {}
+    with matplotlib.rc_context({"svg.hashsalt": "steinkern", "svg.fonttype": "none"}):
+        figure.savefig(path, dpi=dots_per_inch, facecolor="white", metadata=unsigned)
+    return path
+
+
+def save_backdrop(
+    log_density: Callable[[Array], Array],
+    window: Box,
+    file: str | Path | io.BufferedIOBase,
+    resolution: int = 300,
+    width: int = 480,
+) -> None:
+    """Write the shades of a density alone as a PNG picture of the window, edge to edge, to draw particles upon.
+
+    Args:
+        log_density: at one point of shape (2,), up to a constant.
+        window: left, right, bottom, top.
+        file: a path, or a file open for bytes.
+        resolution: of the grid on which the density is evaluated, along each axis.
+        width: of the picture, in pixels; its height follows the window.
+    """
+    check_count("width", width, least=10)
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure((width / 100, width / 100 * _aspect(window)))
+        figure.set_layout_engine("none")
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        _draw_panel(axes, _shades(log_density, window, resolution), None)
+        axes.set_axis_off()
+        destination: Any = file
+        figure.savefig(destination, dpi=100, format="png", facecolor="white", metadata={"Software": None})
+
+
+class _Shades(NamedTuple):
+    """A density on a grid, and the levels of its shades."""
+
+    window: Box
+    first: np.ndarray
+    second: np.ndarray
+    height: np.ndarray
+    levels: list[float]
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError('figures need matplotlib: pip install "steinkern[plot]"') from error
+    return matplotlib
+
+
+def _figure(size: tuple[float, float]) -> "matplotlib.figure.Figure":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.02))
+    FigureCanvasAgg(figure)  # draws without a display, and without pyplot's registry of figures
+    return figure
+
+
+def _aspect(window: Box) -> float:
+    left, right, bottom, top = window
+    if not (left < right and bottom < top):
+        raise ValueError(f"`window` must be (left, right, bottom, top), got {tuple(window)}.")
+    return (top - bottom) / (right - left)
+
+
+def _shades(log_density: Callable[[Array], Array], window: Box, resolution: int) -> _Shades:
+    check_count("resolution", resolution, least=10)
+    left, right, bottom, top = window
+    first, second = jnp.linspace(left, right, resolution), jnp.linspace(bottom, top, resolution)
+
+    def row(b: Array) -> Array:
+        return jax.vmap(lambda a: log_density(jnp.stack([a, b])))(first)
+
+    values = np.asarray(jax.lax.map(row, second), np.float64)
+    height = np.exp(values - np.max(values))
+    return _Shades(window, np.asarray(first), np.asarray(second), height, _mass_levels(height))
+
+
+def _mass_levels(height: np.ndarray) -> list[float]:
+    """The heights above which the given shares of the mass lie, from the largest share (lowest height) on."""
+    ordered = np.sort(height, axis=None)[::-1]
+    share = np.cumsum(ordered) / np.sum(ordered)
+    levels = [float(ordered[np.searchsorted(share, mass)]) for mass in _MASSES]
+    return levels if np.all(np.diff(levels) > 0) else list(np.linspace(0.05, 0.8, len(_MASSES)))
+
+
+def _draw_panel(axes: "matplotlib.axes.Axes", shades: _Shades, particles: Particles | None) -> None:
+    left, right, bottom, top = shades.window
+    edges = [*shades.levels, 1.01]  # the largest height is 1
+    axes.contourf(shades.first, shades.second, shades.height, levels=edges, colors=_SHADES)
+    if particles is not None:
+        x, y = np.asarray(particles).T
+        axes.scatter(x, y, s=9, color=_PARTICLE, edgecolors="white", linewidths=0.35, zorder=3)
+        outside = int(np.sum(~((x >= left) & (x <= right) & (y >= bottom) & (y <= top))))
+        if outside:
+            _write(axes, f"{outside} outside", 0.97, 0.03, _QUIET, ha="right", va="bottom")
+    axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(_even_numbers())
+
+
+def _write(axes: "matplotlib.axes.Axes", text: str, x: float, y: float, colour: str, **alignment: str) -> None:
+    """A few characters in a corner, readable above particles."""
+    plate = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.8}
+    place: dict[str, Any] = {"transform": axes.transAxes, **alignment}
+    axes.text(x, y, text, fontsize=6.5, color=colour, bbox=plate, zorder=4, **place)
+
+
+def _even_numbers() -> Any:
+    from matplotlib.ticker import MultipleLocator
+
+    return MultipleLocator(2)
+
+
+def _draw_curve(axes: "matplotlib.axes.Axes", curve: Curve, colour: str, positive_only: bool) -> Any:
+    x = np.asarray(curve.x, np.float64)
+    kept = x > 0 if positive_only else np.isfinite(x)
+    if curve.low is not None and curve.high is not None:
+        low, high = np.asarray(curve.low)[kept], np.asarray(curve.high)[kept]
+        axes.fill_between(x[kept], low, high, color=colour, alpha=0.18, linewidth=0)
+    (line,) = axes.plot(x[kept], np.asarray(curve.middle)[kept], color=colour, linewidth=1.2)
+    return line
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """As few rows as fit into `width` inches, evenly filled."""
+    needed = sum(0.45 + 0.067 * len(label) for label in labels)
+    rows = max(1, int(np.ceil(needed / width)))
+    return int(np.ceil(len(labels) / rows))
+
+
+def _draw_level(axes: "matplotlib.axes.Axes", level: Level) -> Any:
+    if level.low is not None and level.high is not None:
+        axes.axhspan(level.low, level.high, color="#9A9A9A", alpha=0.15, linewidth=0, zorder=0)
+    return axes.axhline(level.middle, color=_QUIET, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
+
+
+def _grid(
+    rows: Sequence[Panels],
+    columns: Sequence[str],
+    notes: Sequence[Sequence[str]] | None,
+    title: str | None,
+    resolution: int,
+) -> "matplotlib.figure.Figure":
+    _check_grid(rows, columns, notes)
+    matplotlib = _matplotlib()
+    side = 1.55  # inches
+    heights = [_aspect(row.window) for row in rows]
+    same = len({tuple(row.window) for row in rows}) == 1  # then the numbers below the last row speak for all
+    shades: dict[Any, _Shades] = {}
+    with matplotlib.rc_context(_STYLE):
+        extra = (0.25 if title else 0.0) + (0.4 if same else 0.25 + 0.17 * len(rows))
+        figure = _figure((side * len(columns) + 0.6, 0.95 * side * sum(heights) + extra))
+        grid = figure.subplots(len(rows), len(columns), squeeze=False, height_ratios=heights)
+        for i, row in enumerate(rows):
+            drawn = (row.log_density, tuple(row.window))
+            if drawn not in shades:
+                shades[drawn] = _shades(row.log_density, row.window, resolution)
+            for j, particles in enumerate(row.particles):
+                _draw_panel(grid[i, j], shades[drawn], particles)
+                grid[i, j].tick_params(labelleft=j == 0, labelbottom=i == len(rows) - 1 or not same)
+                if notes is not None:
+                    _write(grid[i, j], notes[i][j], 0.03, 0.97, _INK, va="top")
+            grid[i, 0].set_ylabel(row.label)
+        for axes, heading in zip(grid[0], columns, strict=True):
+            axes.set_title(heading)
+        if title:
+            figure.suptitle(title, fontsize=9.5)
+    return figure
+
+
+def _check_grid(rows: Sequence[Panels], columns: Sequence[str], notes: Sequence[Sequence[str]] | None) -> None:
+    number = len(columns)
+    if not rows or not columns:
+        raise ValueError(f"`rows` and `columns` must not be empty, got {len(rows)} rows and {number} columns.")
+    for i, row in enumerate(rows):
+        for name, cells in (("rows", row.particles), ("notes", columns if notes is None else notes[i])):
+            if len(cells) != number:
+                found = f"{len(cells)} in {row.label!r}"
+                raise ValueError(f"`{name}` must have one entry for each of the {number} columns, got {found}.")

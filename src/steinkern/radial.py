@@ -7,7 +7,7 @@ to be fast.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .distance import centred_squared_distances, squared_distances
+from .distance import central, centred_squared_distances
 from .particles import Scored
 from .scalar_kernel import AbstractScalarKernel
 
@@ -18,7 +18,7 @@ def radial_velocity(kernel: AbstractScalarKernel, at: Float[Array, "m d"], sourc
     This is Eq. (5) with general weights: the second term is ∇_y k, the repulsion.
     """
     # The velocity depends on differences alone; centring keeps their digits in the products below.
-    centre = jnp.mean(source.points, axis=0, keepdims=True)
+    centre = central(source.points)
     at, points = at - centre, source.points - centre
     weights = source.weights[:, None]
     r2 = centred_squared_distances(at, points)
@@ -34,9 +34,11 @@ def radial_velocity(kernel: AbstractScalarKernel, at: Float[Array, "m d"], sourc
 def radial_divergence(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
     """∇·φ(x) = Σ_j w_j [2k'(r²) (x − y_j)·s_j − 2d k'(r²) − 4r² k''(r²)], for every row x of `at`."""
     dimension = at.shape[1]
-    r2 = squared_distances(at, source.points)
+    centre = central(source.points)
+    at, points = at - centre, source.points - centre
+    r2 = centred_squared_distances(at, points)
     _, derivative = kernel.profile(r2)
-    along = _dot(at, source.scores.T) - jnp.sum(source.points * source.scores, axis=1)[None, :]
+    along = _dot(at, source.scores.T) - jnp.sum(points * source.scores, axis=1)[None, :]
     each = 2 * derivative * (along - dimension) - 4 * r2 * kernel.second_derivative(r2)
     return _dot(each, source.weights)
 

@@ -5,6 +5,7 @@ samples another posterior, so it lives in the same object as the map.
 """
 
 import abc
+from collections import OrderedDict
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import PyTree, Scalar, Vector, as_number, like
+from ._types import PyTree, Scalar, Vector, as_number, is_concrete, like
 from .particles import Layout
 
 
@@ -96,7 +97,8 @@ class Interval(AbstractSupport):
     upper: Any = eqx.field(converter=as_number)
 
     def __check_init__(self) -> None:
-        if isinstance(self.lower, np.ndarray) and isinstance(self.upper, np.ndarray) and self.lower >= self.upper:
+        bounds = (self.lower, self.upper)
+        if all(hasattr(bound, "dtype") and is_concrete(bound) for bound in bounds) and np.any(self.lower >= self.upper):
             raise ValueError(f"`lower` must be below `upper`, got {self.lower} and {self.upper}.")
 
     def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -138,7 +140,7 @@ class Simplex(AbstractSupport):
         return jnp.sum(before + jax.nn.log_sigmoid(logits) + jax.nn.log_sigmoid(-logits))
 
     def contains(self, value: np.ndarray) -> bool:
-        tolerance = 1e3 * np.finfo(value.dtype).eps
+        tolerance = 1e3 * float(jnp.finfo(value.dtype).eps)
         return bool(
             value.ndim and value.shape[-1] > 1 and np.all(value > 0) and np.all(abs(value.sum(-1) - 1) < tolerance)
         )
@@ -205,6 +207,11 @@ class Space(eqx.Module):
         Layout.of(particle)  # says what is wrong with the particle itself, before its supports are looked at
         supports = tuple(_supports(support, particle, "support"))
         leaves, structure = jax.tree_util.tree_flatten(particle)
+        for rule, leaf in zip(supports, leaves, strict=True):
+            if isinstance(rule, Simplex | Ordered) and np.ndim(leaf) == 0:
+                raise ValueError(
+                    f"`support` {_described(rule)} needs a parameter with at least one axis, got a scalar."
+                )
         free = [rule.unconstrain(jnp.asarray(leaf)) for rule, leaf in zip(supports, leaves, strict=True)]
         return cls(Layout.of(jax.tree_util.tree_unflatten(structure, free)), supports)
 
@@ -229,14 +236,14 @@ class Space(eqx.Module):
             total = total + rule.log_jacobian(leaf)
         return total
 
-    def check(self, particles: PyTree) -> None:
-        """Raise where a leaf of the batch of `particles` lies outside its support."""
+    def check(self, particles: PyTree, argument: str = "particles") -> None:
+        """Raise where a leaf of the batch of `particles` lies outside its support; `argument` names them."""
         leaves = self.layout.structure.flatten_up_to(particles)
         for name, rule, leaf in zip(self.layout.names, self.supports, leaves, strict=True):
             if not rule.contains(np.asarray(leaf)):
                 raise ValueError(
-                    f"`particles` must lie inside their support; {name or 'the array'} has values outside {rule}. "
-                    "Give initial particles in the parameter's own, constrained coordinates."
+                    f"`{argument}` must lie inside their support; {name or 'the array'} has values outside "
+                    f"{_described(rule)}. Give them in the parameters' own, constrained coordinates."
                 )
 
 
@@ -248,15 +255,23 @@ def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupp
         unknown = sorted(set(support) - set(particle))
         if unknown:
             raise ValueError(f"`{path}` names {unknown}, which are not among the parameters {sorted(particle)}.")
-        support = type(particle)({key: support.get(key) for key in particle})
+        keys = list(particle) if isinstance(particle, OrderedDict) else sorted(particle)
+        pairs = [(f"{path}[{key!r}]", support.get(key), particle[key]) for key in keys]
+        return [rule for where, own, part in pairs for rule in _supports(own, part, where)]
     parts, rules = _children(particle), _children(support)
     if parts and type(support) is type(particle) and len(rules) == len(parts):
-        pairs = enumerate(zip(rules, parts, strict=True))
-        return [rule for i, (own, part) in pairs for rule in _supports(own, part, f"{path}[{i}]")]
+        pairs = [(f"{path}[{i}]", own, part) for i, (own, part) in enumerate(zip(rules, parts, strict=True))]
+        return [rule for where, own, part in pairs for rule in _supports(own, part, where)]
     raise ValueError(
         f"`{path}` must be a support (such as `steinkern.positive`), None, or a container shaped like the parameters, "
         f"got {type(support).__name__} beside {type(particle).__name__}."
     )
+
+
+def _described(rule: AbstractSupport) -> str:
+    """A support in words, such as "Interval(lower=0, upper=1)"."""
+    bounds = ", ".join(f"{name}={np.asarray(value)}" for name, value in vars(rule).items())
+    return f"{type(rule).__name__}({bounds})"
 
 
 def _children(tree: PyTree) -> list[Any]:

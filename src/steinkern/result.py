@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -58,6 +59,8 @@ class Result:
 
     def scores(self, data: Batch = None) -> Points:
         """∇log p at the particles, in unconstrained coordinates; give the (full) data where the target has data."""
+        data = jax.tree.map(jnp.asarray, data)
+        self.target.check_data(data, None)
         return self.target.scores(self.points, data)
 
     def summary(self) -> str:

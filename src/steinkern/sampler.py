@@ -48,6 +48,11 @@ class AbstractSampler(eqx.Module):
         """Whether the particles come to rest, so that a run can converge."""
         return True
 
+    @property
+    def differentiates(self) -> bool:
+        """Whether the sampler needs the gradient of the target."""
+        return True
+
     def check(self, points: Points) -> None:
         """Raise where the sampler does not fit the particles, before anything runs."""
         return None

@@ -15,8 +15,9 @@ from .bandwidth import AbstractBandwidth, Median
 def _bandwidth(value: Any) -> Any:
     if not isinstance(value, AbstractBandwidth):
         value = as_number(value)
-        if hasattr(value, "dtype"):  # tree transformations pass placeholders through here
-            check_positive("bandwidth", value)
+        if not hasattr(value, "dtype"):
+            raise ValueError(f"`bandwidth` must be a number or a rule such as `Median()`, got {value!r}.")
+        check_positive("bandwidth", value)
     return value
 
 

@@ -1,17 +1,18 @@
 """Samplers that move particles along a Stein velocity: SVGD with any kernel rule, gradient-free SVGD, SVN."""
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from ._types import Batch, Key, LogDensityFunction, Points, as_number, check_choice, check_positive
+from ._types import Batch, Key, Points, as_number, check_callable, check_choice, check_positive
 from .curvature import AbstractCurvature
 from .kernel_rule import AbstractKernelRule, Averaged, MetricSettings, MixtureAt, Plain
-from .linear import Diagonal
+from .linear import AbstractMetric, DiagonalMetric
 from .matrix_kernel import as_matrix_kernel, tilted_velocity
 from .mixture import Weighting
 from .newton import newton_velocity
@@ -62,9 +63,12 @@ class GradientFreeSVGD(AbstractSampler):
     """
 
     rule: AbstractKernelRule
-    surrogate: LogDensityFunction
+    surrogate: Any
     optimiser: optax.GradientTransformation
     normalise: bool = eqx.field(default=True, static=True)
+
+    def __check_init__(self) -> None:
+        check_callable("surrogate", self.surrogate, "a log density, a function of the parameters")
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
         return SteinState(points, self.optimiser.init(points), self.rule.init(target, points, batch))
@@ -87,6 +91,10 @@ class GradientFreeSVGD(AbstractSampler):
     def check(self, points: Points) -> None:
         self.rule.check(points)
 
+    @property
+    def differentiates(self) -> bool:
+        return False
+
 
 class SVN(AbstractSampler):
     """x_i ← x_i + ε H̃_i⁻¹ φ_k(x_i): Stein variational Newton (Detommaso et al., 2018), Eq. (19).
@@ -108,8 +116,7 @@ class SVN(AbstractSampler):
 
     def __check_init__(self) -> None:
         check_choice("metric", self.metric, ("mean", "identity"))
-        if hasattr(self.damping, "dtype"):
-            check_positive("damping", self.damping)
+        check_positive("damping", self.damping)
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
         return SteinState(points, self.optimiser.init(points), None)
@@ -118,8 +125,10 @@ class SVN(AbstractSampler):
         points = state.points
         scores = target.scores(points, batch)
         curvature = self.curvature.at(target, points, batch)
-        ones = Diagonal(jnp.ones(points.shape[1], points.dtype))
-        metric = (curvature.average() if self.metric == "mean" else ones).factorise(self.damping)
+        if self.metric == "mean":
+            metric: AbstractMetric = curvature.average().factorise(self.damping)
+        else:
+            metric = DiagonalMetric(jnp.ones(points.shape[1], points.dtype))
         kernel = self.kernel.adapt(jax.vmap(metric.whiten)(points))
         hessians = jax.vmap(lambda own: own.as_matrix())(curvature)
         velocity = newton_velocity(kernel, metric, Scored.uniform(points, scores), hessians, self.damping)
@@ -130,8 +139,9 @@ def transported(
     optimiser: optax.GradientTransformation, state: SteinState, velocity: Points, scores: Points | None, rule: Any
 ) -> tuple[SteinState, Info]:
     """The particles moved along `velocity` by the step rule. Optax descends: its minus sign stands here alone."""
-    updates, optimiser_state = optimiser.update(-velocity, state.optimiser, state.points)
-    moved = optax.apply_updates(state.points, updates)
+    with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats inside
+        updates, optimiser_state = optimiser.update(-velocity, state.optimiser, state.points)
+        moved = optax.apply_updates(state.points, updates)
     return SteinState(moved, optimiser_state, rule), make_info(state.points, velocity, moved, scores)
 
 
@@ -171,7 +181,8 @@ def matrix_svgd(
         damping: added to every metric, relative to its mean eigenvalue.
         decay: of the running average of curvature over minibatches, min(1 − 1/t, decay); 0 for none.
         refresh_every: factorise the metric anew every so many steps.
-        anchors: for the mixture, `None` for all particles, a number of them, or an array of points.
+        anchors: for the mixture, `None` for all particles, a number of them, or an (l, d) array of points in
+            unconstrained coordinates.
         own_share: for the mixture, α in Q_l ← α Q_l + (1 − α) mean Q.
         temperature: for the mixture's weights; 1 is Eq. (17).
         weighting: for the mixture's weights; "exact" is Eq. (17).
@@ -182,17 +193,21 @@ def matrix_svgd(
     base = as_matrix_kernel(RBF() if kernel is None else kernel)
     settings = MetricSettings(damping, decay, refresh_every)
     if kind == "average":
+        extra = {"anchors": anchors is None, "own_share": _is_one(own_share), "temperature": _is_one(temperature)}
+        for name, default in {**extra, "weighting": weighting == "exact"}.items():
+            if not default:
+                raise ValueError(f"`{name}` belongs to kind 'mixture', got it with kind 'average'.")
         return SVGD(Averaged(curvature, base, settings), as_optimiser(optimiser))
-    number = anchors if isinstance(anchors, int) else None
+    number = int(anchors) if isinstance(anchors, int | np.integer) else None
     places = None if anchors is None or number is not None else jnp.asarray(anchors)
-    if places is not None and places.ndim != 2:
+    if places is not None and (places.ndim != 2 or not places.shape[0]):
         raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {places.shape}.")
     rule = MixtureAt(curvature, base, places, number, own_share, temperature, weighting, settings)
     return SVGD(rule, as_optimiser(optimiser))
 
 
 def gradient_free_svgd(
-    surrogate: LogDensityFunction, kernel: Any = None, optimiser: Any = None, *, normalise: bool = True
+    surrogate: Any, kernel: Any = None, optimiser: Any = None, *, normalise: bool = True
 ) -> GradientFreeSVGD:
     """SVGD for targets that cannot be differentiated; see `GradientFreeSVGD` for the arguments."""
     base = as_matrix_kernel(RBF() if kernel is None else kernel)
@@ -215,6 +230,10 @@ def svn(
     return SVN(curvature, RBF() if kernel is None else kernel, as_optimiser(optimiser), metric, damping)
 
 
+def _is_one(value: Any) -> bool:
+    return isinstance(value, int | float) and value == 1
+
+
 def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
     """An optax optimiser as it is; a number as Adagrad's learning rate; the default where there is none."""
     if optimiser is None:
@@ -227,7 +246,7 @@ def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
     return optimiser
 
 
-@lru_cache
+@cache
 def _adagrad(learning_rate: float) -> optax.GradientTransformation:
     # One object for one learning rate: a compiled step is found again by the identity of its optimiser.
     return optax.adagrad(learning_rate, initial_accumulator_value=0.0)

@@ -13,7 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import Batch, LogDensityFunction, Points, PyTree, Scalar, Vector, as_number, check_positive, like
+from ._types import (
+    Batch,
+    Points,
+    PyTree,
+    Scalar,
+    Vector,
+    as_number,
+    check_callable,
+    check_positive,
+    is_concrete,
+    like,
+)
 from .reparam import Space
 
 Target = TypeVar("Target", bound="AbstractTarget")
@@ -29,6 +40,11 @@ class AbstractTarget(eqx.Module):
     space: eqx.AbstractVar[Space | None]
     power: eqx.AbstractVar[Any]
     support: eqx.AbstractVar[PyTree]
+
+    @property
+    @abc.abstractmethod
+    def exchangeable(self) -> bool:
+        """Whether the data are examples whose log-likelihoods add up, so that single ones have a gradient."""
 
     @abc.abstractmethod
     def log_base(self, vector: Vector) -> Scalar:
@@ -58,7 +74,7 @@ class AbstractTarget(eqx.Module):
 
     def tempered(self: Target, power: Any) -> Target:
         """The target p^power."""
-        return eqx.tree_at(lambda target: target.power, self, power)
+        return eqx.tree_at(lambda target: target.power, self, as_number(power))
 
     def constrain(self, vector: Vector) -> PyTree:
         """The parameters at an unconstrained vector."""
@@ -113,10 +129,17 @@ class LogDensity(AbstractTarget):
         support: where the parameters live (see `Space.of`): for example `{"scale": steinkern.positive}`.
     """
 
-    function: LogDensityFunction
+    function: Any
     support: PyTree = eqx.field(default=None, kw_only=True)
     space: Space | None = eqx.field(default=None, kw_only=True)
     power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_callable("function", self.function, "a log density, a function of the parameters")
+
+    @property
+    def exchangeable(self) -> bool:
+        return False
 
     def log_base(self, vector: Vector) -> Scalar:
         return self.log_jacobian(vector)
@@ -152,16 +175,24 @@ class Posterior(AbstractTarget):
         support: where the parameters live (see `Space.of`).
     """
 
-    log_prior: Callable[[PyTree], Array]
-    log_likelihood: Callable[[PyTree, PyTree], Array]
+    log_prior: Any
+    log_likelihood: Any
     num_data: Any = eqx.field(converter=as_number)
     support: PyTree = eqx.field(default=None, kw_only=True)
     space: Space | None = eqx.field(default=None, kw_only=True)
     power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
 
     def __check_init__(self) -> None:
-        if isinstance(self.num_data, np.ndarray):
+        check_callable("log_prior", self.log_prior, "a function of the parameters")
+        check_callable("log_likelihood", self.log_likelihood, "a function of the parameters and one example")
+        if hasattr(self.num_data, "dtype"):
             check_positive("num_data", self.num_data)
+            if is_concrete(self.num_data) and self.num_data != np.round(self.num_data):
+                raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data}.")
+
+    @property
+    def exchangeable(self) -> bool:
+        return True
 
     def log_base(self, vector: Vector) -> Scalar:
         prior = scalar_result(self.log_prior(self.constrain(vector)), vector, "log_prior")
@@ -186,7 +217,7 @@ class Posterior(AbstractTarget):
             raise ValueError(f"`batch_size` must lie between 1 and the {rows} rows of `data`, got {batch_size}.")
 
 
-def as_target(target: AbstractTarget | LogDensityFunction) -> AbstractTarget:
+def as_target(target: Any) -> AbstractTarget:
     """A target as it is, or a plain function of the parameters as a `LogDensity`."""
     if isinstance(target, AbstractTarget):
         return target
@@ -208,6 +239,8 @@ def scalar_result(value: Any, vector: Vector, name: str) -> Scalar:
     """The value of a user's log density, checked to be one number in the particles' precision."""
     if isinstance(value, int | float):  # a constant, such as a flat prior
         return jnp.full((), value, vector.dtype)
+    if not hasattr(value, "dtype"):
+        raise ValueError(f"`{name}` must return a scalar, got {type(value).__name__}.")
     shape, dtype = jnp.shape(value), jnp.result_type(value)
     if shape != ():
         raise ValueError(

@@ -1,0 +1,185 @@
+"""Who runs in `step_time`: our samplers, hand-written steps, and other libraries. Each makes steps ready to run."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+
+import steinkern as sk
+
+LEARNING_RATE = 0.05
+
+Step = Callable[[Any], tuple[Any, Any]]
+Run = Callable[[], Any]
+Prepare = Callable[[int], Run]  # from a number of steps to a compiled call that takes them
+
+
+class Problem(NamedTuple):
+    """What the particles are moved towards, and from where."""
+
+    log_density: Callable[[jax.Array], jax.Array]
+    points: jax.Array
+
+
+def gaussian(n: int, d: int) -> Problem:
+    """A Gaussian of dense precision and condition number 100, and standard normal particles."""
+    rotation_key, points_key = jr.split(jr.key(0))
+    rotation, _ = jnp.linalg.qr(jr.normal(rotation_key, (d, d)))
+    precision = (rotation * jnp.logspace(-1, 1, d)) @ rotation.T
+    return Problem(lambda x: -0.5 * x @ precision @ x, jr.normal(points_key, (n, d)))
+
+
+def banana(n: int) -> Problem:
+    """A bent Gaussian in two dimensions, whose curvature changes from particle to particle."""
+    return Problem(lambda x: -0.5 * x[0] ** 2 - 2 * (x[1] - x[0] ** 2) ** 2, jr.normal(jr.key(1), (n, 2)))
+
+
+def scanned(step: Step, start: Any) -> Prepare:
+    """Steps inside `lax.scan`, compiled ahead; what a step reports is kept, so that it has to be computed."""
+
+    def prepare(steps: int) -> Run:
+        def run(state: Any) -> Any:
+            return jax.lax.scan(lambda state, _: step(state), state, length=steps)
+
+        compiled = jax.jit(run).lower(start).compile()
+        return lambda: compiled(start)
+
+    return prepare
+
+
+def own_step(problem: Problem, sampler: sk.AbstractSampler) -> tuple[Step, Any]:
+    """The step of one of our samplers, and the state to start from."""
+    target = sk.LogDensity(problem.log_density).bind(problem.points[0])
+    key = jr.key(0)
+    return lambda state: sampler.step(key, state, target), sampler.init(target, problem.points)
+
+
+def steinkern(problem: Problem) -> Prepare:
+    """Vanilla SVGD: RBF, the median bandwidth at every step, Adagrad."""
+    return scanned(*own_step(problem, sk.svgd(optimiser=LEARNING_RATE)))
+
+
+def steinkern_fit(problem: Problem) -> Prepare:
+    """The same through `fit`, a whole call with its checks, its history and its result."""
+    target, sampler = sk.LogDensity(problem.log_density), sk.svgd(optimiser=LEARNING_RATE)
+    return lambda steps: (
+        lambda: sk.fit(jr.key(0), target, sampler, problem.points, num_steps=steps, progress=False).points
+    )
+
+
+def plain(problem: Problem) -> Prepare:
+    """The yardstick: the bandwidth is fixed, at the median of the initial particles."""
+    fixed = sk.Median()(problem.points)
+    return gram_svgd(problem, lambda r2: fixed)
+
+
+def plain_median(problem: Problem) -> Prepare:
+    """The yardstick with the bandwidth by `jnp.median` at every step."""
+    return gram_svgd(problem, lambda r2: jnp.median(r2) / (2 * jnp.log(r2.shape[0] + 1.0)))
+
+
+def gram_svgd(problem: Problem, bandwidth: Callable[[jax.Array], jax.Array]) -> Prepare:
+    """SVGD as one would write it in a few lines of JAX, by matrix products."""
+    optimiser = adagrad()
+    score = jax.vmap(jax.grad(problem.log_density))
+
+    def step(state: Any) -> tuple[Any, None]:
+        points, memory = state
+        squares = jnp.sum(points**2, axis=1)
+        r2 = squares[:, None] + squares[None, :] - 2 * points @ points.T
+        h = bandwidth(r2)
+        gram = jnp.exp(-r2 / (2 * h))
+        repulsion = (points * jnp.sum(gram, axis=1)[:, None] - gram @ points) / h
+        velocity = (gram @ score(points) + repulsion) / points.shape[0]
+        return ascend(optimiser, velocity, points, memory), None
+
+    return scanned(step, (problem.points, optimiser.init(problem.points)))
+
+
+def blackjax(problem: Problem) -> Prepare:
+    """BlackJAX's SVGD; its own median heuristic."""
+    import blackjax as bj
+
+    algorithm = bj.svgd(jax.grad(problem.log_density), adagrad())
+    start = algorithm.init(problem.points, {"length_scale": jnp.ones(())})
+    return scanned(lambda state: (algorithm.step(state), None), start)
+
+
+def numpyro(problem: Problem) -> Prepare:
+    """NumPyro's SVGD; its own median bandwidth and initial particles."""
+    import numpyro as npy
+    from numpyro.contrib.einstein import SVGD, RBFKernel
+
+    n, d = problem.points.shape
+    flat = npy.distributions.Normal(jnp.zeros(d), 1.0).to_event(1).mask(False)
+
+    def model() -> None:
+        npy.factor("log_density", problem.log_density(npy.sample("x", flat)))
+
+    algorithm = SVGD(model, npy.optim.Adagrad(LEARNING_RATE), RBFKernel(), num_stein_particles=n)
+    return scanned(algorithm.update, algorithm.init(jr.key(0)))
+
+
+def steinkern_mixture(problem: Problem) -> Prepare:
+    """Matrix-SVGD (mixture) with the Hessian at every particle."""
+    step, start = own_step(problem, sk.matrix_svgd("mixture", sk.Hessian(), optimiser=LEARNING_RATE))
+    shape, n = largest_intermediate(step, start), problem.points.shape[0]
+    assert np.prod(shape) <= n**3, f"the step forms an array of shape {shape}, more than one number a pair and anchor"
+    return scanned(step, start)
+
+
+def einsum_mixture(problem: Problem) -> Prepare:
+    """The mixture's velocity written out by hand; curvature, its factors and the median rule are the library's."""
+    target = sk.LogDensity(problem.log_density).bind(problem.points[0])
+    optimiser = adagrad()
+
+    def step(state: Any) -> tuple[Any, None]:
+        points, memory = state
+        metrics = jax.vmap(lambda own: own.factorise(1e-6))(sk.Hessian().at(target, points))
+        bandwidths = jax.vmap(lambda root: sk.Median()(points @ root.T))(metrics.root)
+        velocity = einsum_velocity(points, target.scores(points), metrics, bandwidths)
+        return ascend(optimiser, velocity, points, memory), None
+
+    return scanned(step, (problem.points, optimiser.init(problem.points)))
+
+
+def einsum_velocity(x: jax.Array, scores: jax.Array, metrics: sk.DenseMetric, h: jax.Array) -> jax.Array:
+    """Eqs. (16) to (18) with the weights of Eq. (17), the anchors at the particles."""
+    q = jnp.einsum("lab,lac->lbc", metrics.root, metrics.root)
+    inverse = jnp.einsum("lab,lcb->lac", metrics.inverse_root, metrics.inverse_root)
+    u = jnp.einsum("lab,nb->lna", metrics.root, x)
+    squares = jnp.sum(u**2, axis=2)
+    r2 = jnp.maximum(squares[:, :, None] + squares[:, None, :] - 2 * jnp.einsum("lia,lja->lij", u, u), 0)
+    to_anchor = jnp.diagonal(r2, axis1=0, axis2=1).T  # l n: the squared distance of every particle to anchor l
+    weights = jax.nn.softmax(-0.5 * to_anchor + 0.5 * metrics.log_determinant[:, None], axis=0)
+    pull = -jnp.einsum("lab,lnb->lna", q, x[None, :, :] - x[:, None, :])
+    tilted = scores[None] + pull - jnp.einsum("ln,lna->na", weights, pull)[None]
+    k = jnp.exp(-r2 / (2 * h[:, None, None])) * weights[:, None, :]
+    drive = jnp.einsum("lab,lib->lia", inverse, jnp.einsum("lij,lja->lia", k, tilted))
+    repulsion = jnp.sum(k, axis=2)[:, :, None] * x[None] - jnp.einsum("lij,ja->lia", k, x)
+    return jnp.einsum("li,lia->ia", weights, drive + repulsion / h[:, None, None]) / x.shape[0]
+
+
+def adagrad() -> optax.GradientTransformation:
+    return optax.adagrad(LEARNING_RATE, initial_accumulator_value=0.0)
+
+
+def ascend(optimiser: optax.GradientTransformation, velocity: jax.Array, points: jax.Array, memory: Any) -> Any:
+    updates, memory = optimiser.update(-velocity, memory, points)
+    return optax.apply_updates(points, updates), memory
+
+
+def largest_intermediate(function: Callable[..., Any], *arguments: Any) -> tuple[int, ...]:
+    """The shape of the largest array in the traced function, inner loops included."""
+
+    def shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
+        for eqn in jaxpr.eqns:
+            yield from (variable.aval.shape for variable in eqn.outvars)
+            for inner in jax.tree.leaves(eqn.params, is_leaf=lambda node: hasattr(node, "eqns")):
+                yield from shapes(inner) if hasattr(inner, "eqns") else ()
+
+    return max(shapes(jax.make_jaxpr(function)(*arguments)), key=np.prod)

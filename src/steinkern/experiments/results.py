@@ -1,0 +1,95 @@
+"""The one format of results: every experiment and benchmark writes the same rows."""
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: the mean of a metric over trials, its standard error, and what the paper prints, where it does."""
+
+    case: str
+    method: str
+    metric: str
+    mean: float
+    stderr: float
+    trials: int
+    paper: float | None = None
+
+    @classmethod
+    def over(cls, values: Any, case: str, method: str, metric: str, paper: float | None = None) -> "Row":
+        """The row of one value a trial. The standard error is NaN for a single trial."""
+        numbers = np.asarray(values, dtype=float)
+        stderr = numbers.std(ddof=1) / np.sqrt(numbers.size) if numbers.size > 1 else float("nan")
+        return cls(case, method, metric, float(numbers.mean()), float(stderr), int(numbers.size), paper)
+
+
+def write_results(path: Path, experiment: str, settings: Mapping[str, Any], rows: Iterable[Row]) -> None:
+    """`results.json`: {"experiment", "settings", "rows"}; NaN, which JSON has not, becomes null."""
+    lines = [{key: _plain(value) for key, value in asdict(row).items()} for row in rows]
+    write_json(path, {"experiment": experiment, "settings": dict(settings), "rows": lines})
+
+
+def read_results(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
+    """What `write_results` wrote: the experiment's name, its settings, its rows."""
+    content = json.loads(path.read_text())
+    rows = [Row(**{key: _number(key, value) for key, value in line.items()}) for line in content["rows"]]
+    return content["experiment"], content["settings"], rows
+
+
+def aligned(markdown: str) -> str:
+    """A Markdown table as columns of text, for a terminal."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
+    del lines[1]  # the rule below the head
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    )
+
+
+def write_json(path: Path, content: Any) -> None:
+    """JSON through a temporary file and a rename, so that a reader never sees half of it."""
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file through a temporary file and a rename."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, text=True)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def environment() -> dict[str, str]:
+    """Versions and date, for the settings of a result."""
+    versions = {}
+    for package in ("steinkern", "jax", "jaxlib", "numpy", "optax", "equinox"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "from source"
+    return {"date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(), **versions}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _number(key: str, value: Any) -> Any:
+    return float("nan") if value is None and key in ("mean", "stderr") else value

@@ -1,0 +1,288 @@
+"""What does not fit is refused at the edge: a `ValueError` that names the argument, what was expected and what came."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jaxtyping
+import numpy as np
+import optax
+import pytest
+
+import steinkern as sk
+
+N, D = 4, 2
+
+
+@pytest.fixture(autouse=True)
+def _as_installed():
+    """Without the type checker that other tests run under: it would refuse much of this first, in other words."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def refused(call, *expected: str):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the words are checked here
+        call()
+    assert raised.type is ValueError
+    for words in expected:
+        assert words in str(raised.value)
+
+
+def log_density(x):
+    return -0.5 * jnp.sum(x**2)
+
+
+def of_pytree(parameters):
+    return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(parameters))
+
+
+def log_likelihood(x, example):
+    return -0.5 * (example - jnp.sum(x)) ** 2
+
+
+# Building blocks.
+
+HESSIAN = sk.Hessian()
+MIXTURE = {"kind": "mixture", "curvature": HESSIAN}
+POINTS = np.arange(6.0).reshape(3, 2)
+
+CONSTRUCTIONS = {
+    "bandwidth zero": (lambda: sk.RBF(0.0), "`bandwidth`", "positive", "0.0"),
+    "bandwidth negative": (lambda: sk.IMQ(-1.0), "`bandwidth`", "positive", "-1.0"),
+    "bandwidth nan": (lambda: sk.RBF(float("nan")), "`bandwidth`", "finite", "nan"),
+    "bandwidth text": (lambda: sk.RBF("median"), "`bandwidth`", "number", "median"),
+    "one bandwidth of many": (lambda: sk.RBF(jnp.array([1.0, -2.0])), "`bandwidth`", "positive", "-2."),
+    "exponent": (lambda: sk.IMQ(exponent=0.5), "`exponent`", "negative", "0.5"),
+    "median factor": (lambda: sk.Median(factor=0.0), "`factor`", "positive", "0.0"),
+    "median sample": (lambda: sk.Median(largest=1), "`largest`", "at least 2", "1"),
+    "learning rate zero": (lambda: sk.svgd(optimiser=0.0), "`optimiser`", "positive", "0.0"),
+    "learning rate negative": (lambda: sk.svn(HESSIAN, optimiser=-0.1), "`optimiser`", "positive", "-0.1"),
+    "optimiser by name": (lambda: sk.svgd(optimiser="adam"), "`optimiser`", "optax", "'adam'"),
+    "optimiser not called": (lambda: sk.svgd(optimiser=optax.adam), "`optimiser`", "optax", "adam"),
+    "kernel by name": (lambda: sk.svgd("rbf"), "`kernel`", "RBF()", "'rbf'"),
+    "kernel not called": (lambda: sk.svgd(sk.RBF), "`kernel`", "RBF()", "RBF"),
+    "kernel of svn": (lambda: sk.svn(HESSIAN, sk.Linear()), "`kernel`", "radial", "Linear"),
+    "kind": (lambda: sk.matrix_svgd("mean", HESSIAN), "`kind`", "'average', 'mixture'", "'mean'"),
+    "curvature by name": (lambda: sk.matrix_svgd("average", "hessian"), "`curvature`", "Hessian()", "'hessian'"),
+    "curvature not called": (lambda: sk.matrix_svgd("mixture", sk.Hessian), "`curvature`", "Hessian()", "class"),
+    "curvature of svn": (lambda: sk.svn(jnp.eye(2)), "`curvature`", "Hessian()", "1."),
+    "damping zero": (lambda: sk.matrix_svgd("average", HESSIAN, damping=0.0), "`damping`", "positive", "0.0"),
+    "damping of svn": (lambda: sk.svn(HESSIAN, damping=-1e-3), "`damping`", "positive", "-0.001"),
+    "damping of an operator": (lambda: sk.Dense(jnp.eye(2)).factorise(0.0), "`damping`", "positive", "0.0"),
+    "decay": (lambda: sk.matrix_svgd("average", HESSIAN, decay=1.5), "`decay`", "between 0 and 1", "1.5"),
+    "refresh": (lambda: sk.matrix_svgd("average", HESSIAN, refresh_every=0), "`refresh_every`", "at least 1", "0"),
+    "no anchors": (lambda: sk.matrix_svgd(**MIXTURE, anchors=0), "`anchors`", "at least 1", "0"),
+    "anchors of one axis": (lambda: sk.matrix_svgd(**MIXTURE, anchors=jnp.ones(3)), "`anchors`", "(l, d)", "(3,)"),
+    "anchors for an average": (
+        lambda: sk.matrix_svgd("average", HESSIAN, anchors=2), "`anchors`", "'mixture'", "'average'",
+    ),
+    "own share": (lambda: sk.matrix_svgd(**MIXTURE, own_share=2.0), "`own_share`", "between 0 and 1", "2.0"),
+    "temperature": (lambda: sk.matrix_svgd(**MIXTURE, temperature=0.0), "`temperature`", "positive", "0.0"),
+    "weighting": (lambda: sk.matrix_svgd(**MIXTURE, weighting="soft"), "`weighting`", "'exact'", "'soft'"),
+    "metric": (lambda: sk.svn(HESSIAN, metric="average"), "`metric`", "'mean', 'identity'", "'average'"),
+    "repair": (lambda: sk.Hessian(repair="abs"), "`repair`", "'absolute', 'clip', None", "'abs'"),
+    "floor": (lambda: sk.Hessian(floor=2.0), "`floor`", "[0, 1)", "2.0"),
+    "step size zero": (lambda: sk.sgld(0.0), "`step_size`", "positive", "0.0"),
+    "step size negative": (lambda: sk.psgld(-0.1), "`step_size`", "positive", "-0.1"),
+    "decay of psgld": (lambda: sk.psgld(0.1, decay=-0.5), "`decay`", "between 0 and 1", "-0.5"),
+    "stabiliser": (lambda: sk.psgld(0.1, stabiliser=0.0), "`stabiliser`", "positive", "0.0"),
+    "freeze": (lambda: sk.psgld(0.1, freeze_after=0), "`freeze_after`", "at least 1", "0"),
+    "surrogate": (lambda: sk.gradient_free_svgd(3.0), "`surrogate`", "function", "float"),
+    "log density": (lambda: sk.LogDensity(3.0), "`function`", "log density", "float"),
+    "log prior": (lambda: sk.Posterior(None, log_likelihood, 10), "`log_prior`", "function", "None"),
+    "log likelihood": (lambda: sk.Posterior(log_density, None, 10), "`log_likelihood`", "function", "None"),
+    "num_data fraction": (lambda: sk.Posterior(log_density, log_likelihood, 2.5), "`num_data`", "whole", "2.5"),
+    "num_data zero": (lambda: sk.Posterior(log_density, log_likelihood, 0), "`num_data`", "positive", "0"),
+    "variance": (lambda: sk.Gaussian(-1.0), "`variance`", "positive", "-1.0"),
+    "interval": (lambda: sk.interval(1.0, 0.0), "`lower`", "below `upper`", "1.0 and 0.0"),
+    "blocks with a gap": (lambda: sk.Graphical(sk.RBF(), [[0], [2]]), "`blocks`", "exactly once", "[[0], [2]]"),
+    "blocks that overlap": (lambda: sk.Graphical(sk.RBF(), [[0], [0, 1]]), "`blocks`", "exactly once", "[0, 1]"),
+    "no blocks": (lambda: sk.Graphical(sk.RBF(), []), "`blocks`", "exactly once", "[]"),
+    "neighbours missing": (lambda: sk.Graphical(sk.RBF(), [[0], [1]], [[1]]), "`neighbours`", "2", "got 1"),
+    "neighbours unknown": (lambda: sk.Graphical(sk.RBF(), [[0], [1]], [[5], []]), "`neighbours`", "2", "[5]"),
+    "statistic": (lambda: sk.ksd2(POINTS, POINTS, statistic="W"), "`statistic`", "'U', 'V'", "'W'"),
+    "statistic of one particle": (
+        lambda: sk.ksd2(POINTS[:1], POINTS[:1], statistic="U"), "`statistic`", "at least two", "1",
+    ),
+    "two dimensions": (lambda: sk.mmd2(POINTS, POINTS[:, :1]), "`points` and `reference`", "2 and 1"),
+    "too few particles": (lambda: sk.moments(POINTS[:1], ddof=1), "`ddof`", "below", "1"),
+    "bandwidth by a rule": (lambda: sk.RBF().profile(jnp.ones(())), "`bandwidth`", "a number", "Median"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONSTRUCTIONS)
+def test_a_building_block_refuses(name):
+    refused(*CONSTRUCTIONS[name])
+
+
+# The fit.
+
+
+class Ran:
+    """A log density that counts, while it runs, how many particles it has been evaluated at."""
+
+    def __init__(self, function=log_density):
+        self.function, self.times = function, 0
+
+    def __call__(self, *arguments):
+        jax.debug.callback(self._count, jax.tree.leaves(arguments)[0])
+        return self.function(*arguments)
+
+    def _count(self, _):
+        self.times += 1
+
+
+def fit(target=None, sampler=None, particles=None, data=None, key=None, **options):
+    """A fit of many steps, unless it is refused."""
+    return sk.fit(
+        jr.key(0) if key is None else key,
+        log_density if target is None else target,
+        sk.svgd() if sampler is None else sampler,
+        np.ones((N, D)) if particles is None else particles,
+        data,
+        **{"num_steps": 100_000, **options},
+    )
+
+
+def posterior(num_data=10):
+    return sk.Posterior(log_density, log_likelihood, num_data)
+
+
+def positive(function):
+    return sk.LogDensity(function, support=sk.positive)
+
+
+def with_nan(places):
+    return {"particles": np.where(np.arange(N)[:, None] < places, np.nan, np.ones((N, D)))}
+
+
+ROWS = np.ones(10)
+
+FITS = {
+    "legacy key": ({"key": jr.PRNGKey(0)}, "`key`", "jax.random.key(0)", "uint32"),
+    "batch of keys": ({"key": jr.split(jr.key(0), 3)}, "`key`", "one PRNG key", "(3,)"),
+    "seed": ({"key": 0}, "`key`", "jax.random.key(0)", "got 0"),
+    "target": ({"target": 3.0}, "`target`", "function", "float"),
+    "sampler by name": ({"sampler": "svgd"}, "`sampler`", "steinkern.svgd()", "'svgd'"),
+    "sampler not called": ({"sampler": sk.svgd}, "`sampler`", "steinkern.svgd()", "function svgd"),
+    "num_steps zero": ({"num_steps": 0}, "`num_steps`", "at least 1", "0"),
+    "num_steps fraction": ({"num_steps": 1.5}, "`num_steps`", "whole number", "1.5"),
+    "num_steps truth": ({"num_steps": True}, "`num_steps`", "whole number", "True"),
+    "record_every": ({"record_every": 0}, "`record_every`", "at least 1", "0"),
+    "tolerance zero": ({"tolerance": 0.0}, "`tolerance`", "positive", "0.0"),
+    "tolerance negative": ({"tolerance": -1.0}, "`tolerance`", "positive", "-1.0"),
+    "tolerance of a chain": ({"tolerance": 0.1, "sampler": sk.sgld(0.1)}, "`tolerance`", "num_steps", "SGLD"),
+    "tempering": ({"tempering": 0.5}, "`tempering`", "schedule", "0.5"),
+    "no particles": ({"particles": np.ones((0, D))}, "`particles`", "at least one particle", "n = 0"),
+    "no leaves": ({"particles": {}}, "`particles`", "at least one array", "empty"),
+    "no coordinates": ({"particles": np.ones((N, 0))}, "`particles`", "at least one coordinate", "0"),
+    "scalar leaf": (
+        {"particles": {"a": np.ones(N), "b": np.float64(1.0)}, "target": of_pytree},
+        "`particles`", "leading particle axis", "b is a scalar",
+    ),
+    "integer particles": ({"particles": np.ones((N, D), int)}, "`particles`", "floating point", "int64"),
+    "particles in a list": ({"particles": [1.0, 2.0]}, "`particles`", "arrays", "float"),
+    "different numbers": (
+        {"particles": {"a": np.ones(N), "b": np.ones(N + 1)}, "target": of_pytree},
+        "`particles`", "same number", "a: 4, b: 5",
+    ),
+    "different dtypes": (
+        {"particles": {"a": np.ones(N), "b": np.ones(N, np.float32)}, "target": of_pytree},
+        "`particles`", "one dtype", "a: float64, b: float32",
+    ),
+    "nan particle": (with_nan(1), "`particles`", "finite", "1 of 4"),
+    "infinite particles": ({"particles": np.full((N, D), np.inf)}, "`particles`", "finite", "4 of 4"),
+    "outside the support": (
+        {"particles": -np.ones((N, D)), "target": positive(log_density)},
+        "`particles`", "inside their support", "GreaterThan",
+    ),
+    "on the edge": (
+        {"particles": np.zeros((N, D)), "target": positive(log_density)}, "`particles`", "support", "outside",
+    ),
+    "not on the simplex": (
+        {"target": sk.LogDensity(log_density, support=sk.simplex)}, "`particles`", "support", "Simplex",
+    ),
+    "not ordered": (
+        {"target": sk.LogDensity(log_density, support=sk.ordered)}, "`particles`", "support", "Ordered",
+    ),
+    "support of no parameter": (
+        {"target": sk.LogDensity(of_pytree, support={"b": sk.positive}), "particles": {"a": np.ones(N)}},
+        "`support`", "parameters ['a']", "['b']",
+    ),
+    "support that is none": (
+        {"target": sk.LogDensity(log_density, support="positive")}, "`support`", "steinkern.positive", "str",
+    ),
+    "vector": ({"target": lambda x: -(x**2)}, "`log density`", "scalar", "(2,)"),
+    "integer value": ({"target": lambda x: jnp.asarray(1)}, "`log density`", "floating-point", "int64"),
+    "no value": ({"target": lambda x: None}, "`log density`", "scalar", "None"),
+    "other precision": (
+        {"target": lambda x: log_density(x).astype(jnp.float32)}, "`log density`", "float64", "float32",
+    ),
+    "data in another precision": (
+        {"target": lambda x, data: jnp.sum(data), "data": np.ones(3, np.float32)},
+        "`log density`", "float64", "float32",
+    ),
+    "nan value": ({"target": lambda x: log_density(x) + jnp.nan}, "`particles`", "log density", "4 of the 4"),
+    "minus infinity": (
+        {"target": lambda x: jnp.where(x[0] > 2, 0.0, -jnp.inf)}, "`particles`", "infinite", "4 of the 4",
+    ),
+    "nan gradient": ({"target": lambda x: jnp.sum(jnp.sqrt(x - 1.0))}, "`particles`", "gradient", "4 of the 4"),
+    "vector prior": (
+        {"target": sk.Posterior(lambda x: x, log_likelihood, 10), "data": ROWS}, "`log_prior`", "scalar", "(2,)",
+    ),
+    "vector likelihood": (
+        {"target": sk.Posterior(log_density, lambda x, row: x, 10), "data": ROWS}, "`log_likelihood`", "scalar", "(2,)",
+    ),
+    "no data": ({"target": posterior()}, "`data`", "fit(..., data=...)", "missing"),
+    "other number of data": ({"target": posterior(11), "data": ROWS}, "`data`", "`num_data` is 11", "10 rows"),
+    "ragged data": (
+        {"target": posterior(), "data": {"x": ROWS, "y": ROWS[:3]}}, "`data`", "common leading axis", "(3,)",
+    ),
+    "batch too large": (
+        {"target": posterior(), "data": ROWS, "batch_size": 11}, "`batch_size`", "between 1 and the 10", "11",
+    ),
+    "batch of none": ({"target": posterior(), "data": ROWS, "batch_size": 0}, "`batch_size`", "at least 1", "0"),
+    "batch of a density": ({"data": ROWS, "batch_size": 5}, "`batch_size`", "Posterior", "5"),
+    "too many anchors": (
+        {"sampler": sk.matrix_svgd(**MIXTURE, anchors=N + 1)}, "`anchors`", "at most the number of particles, 4", "5",
+    ),
+    "wide anchors": (
+        {"sampler": sk.matrix_svgd(**MIXTURE, anchors=np.ones((3, D + 1)))}, "`anchors`", "(l, 2)", "(3, 3)",
+    ),
+    "scalar kernel function": (
+        {"sampler": sk.svgd(lambda x, y: jnp.vdot(x, y))}, "`kernel`", "(2, 2)", "()",
+    ),
+    "blocks of fewer coordinates": (
+        {"sampler": sk.svgd(sk.Graphical.coordinatewise(sk.RBF(), 1))}, "`blocks`", "2", "1",
+    ),
+    "blocks of more coordinates": (
+        {"sampler": sk.matrix_svgd(**MIXTURE, kernel=sk.Graphical.coordinatewise(sk.RBF(), 3))}, "`blocks`", "2", "3",
+    ),
+    "empirical fisher without data": (
+        {"sampler": sk.matrix_svgd("average", sk.EmpiricalFisher())}, "`EmpiricalFisher`", "`data`", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_refuses(name):
+    arguments, *expected = FITS[name]
+    refused(lambda: fit(**arguments), *expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["sampler by name", "num_steps fraction", "too many anchors", "scalar kernel function"]
+)
+def test_a_fit_refuses_before_any_long_work(name):
+    target = Ran()
+    refused(lambda: fit(**{"target": target, **FITS[name][0]}), *FITS[name][1:])
+    jax.effects_barrier()
+    assert target.times <= 2 * N  # at most a first look: the value and the gradient at the first particles
+
+
+def test_what_is_checked_once_a_trace_is_not_run_at_every_step():
+    target = Ran(lambda x: log_density(x) + jnp.nan)
+    refused(lambda: fit(target), "`particles`", "NaN")
+    jax.effects_barrier()
+    assert 0 < target.times <= 2 * N

@@ -1,0 +1,161 @@
+"""The median bandwidth against NumPy's median over explicit pairs."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy.spatial.distance import pdist
+from scipy.stats import chi2
+
+import steinkern as sk
+from steinkern.bandwidth import median_of_pairs
+
+precisions = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+TOLERANCE = {jnp.float32: 1e-5, jnp.float64: 1e-10}  # of single precision: some tens of roundings
+PLAIN = sk.Median(factor=1.0)
+bandwidths = jax.jit(jax.vmap(PLAIN))
+
+
+@eqx.filter_jit
+def bandwidth(rule, points):
+    return rule(points)
+
+
+@pytest.fixture
+def generator(key):
+    return np.random.default_rng(np.asarray(jr.key_data(key)))
+
+
+def stated(points, factor: float = 1.0) -> float:
+    """The rule in words, on distances in double precision: the median, else the mean, else 1."""
+    r2 = pdist(np.asarray(points, np.float64), "sqeuclidean")
+    return factor * float(np.median(r2) or np.mean(r2) or 1.0)
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(3, jnp.float64), (4, jnp.float32), (5, jnp.float64), (6, jnp.float32)])
+def test_selection_by_counting_is_exactly_the_median_of_the_distinct_pairs(n, dtype, generator):
+    upper = np.triu(np.ones((n, n), bool), 1)
+    normal = generator.standard_normal((40, n, n))
+    values = np.concatenate(
+        [
+            normal[:10] ** 2,
+            np.round(normal[10:20] ** 2),  # ties, many of them zeros
+            np.exp(12 * normal[20:30]),  # the mean is far above the median
+            1 + 1e-6 * normal[30:],  # almost equal
+        ]
+    ).astype(dtype)
+    r2 = np.where(upper, values, 0)
+    actual = jax.jit(jax.vmap(median_of_pairs))(jnp.asarray(r2 + r2.transpose(0, 2, 1)))
+    np.testing.assert_array_equal(actual, np.median(r2[:, upper], axis=1))
+
+
+def _generic(rng):
+    return rng.standard_normal((9, 3))
+
+
+def _with(points, index, value):
+    points[index] = value
+    return points
+
+
+CLOUDS = {
+    "generic": _generic,
+    "one dimension": lambda rng: rng.standard_normal((9, 1)),
+    "a lattice with ties": lambda rng: rng.integers(0, 3, (9, 3)).astype(float),
+    "some duplicates": lambda rng: _with(_generic(rng), slice(0, 3), 0.5),
+    "a constant coordinate": lambda rng: _with(_generic(rng), (slice(None), 1), 0.1),
+    "a shifted cloud": lambda rng: _generic(rng) + 8,
+    "more than half the pairs coincide": lambda rng: _with(_generic(rng), slice(0, 7), 0.5),
+    "all coincide": lambda rng: np.tile(rng.standard_normal(3), (9, 1)),
+}
+
+
+@precisions
+@pytest.mark.parametrize("make", CLOUDS.values(), ids=CLOUDS.keys())
+def test_bandwidth_is_the_factor_times_the_median_over_distinct_pairs(make, dtype, generator):
+    points = jnp.asarray(make(generator).astype(dtype))
+    actual = bandwidth(PLAIN, points)
+    assert actual.dtype == dtype
+    np.testing.assert_allclose(actual, stated(points), rtol=TOLERANCE[dtype])
+    np.testing.assert_allclose(bandwidth(sk.Median(factor=0.3), points), 0.3 * actual, rtol=4 * jnp.finfo(dtype).eps)
+
+
+def test_the_diagonal_does_not_count():
+    assert bandwidth(PLAIN, jnp.array([[0.0, 1.0], [3.0, 5.0]])) == 25
+
+
+@pytest.mark.parametrize("n", [1, 9])
+def test_the_default_factor_is_the_median_trick(n, generator):
+    points = generator.standard_normal((n, 3))
+    expected = stated(points, 1 / (2 * math.log(n + 1))) if n > 1 else 1 / (2 * math.log(2))
+    np.testing.assert_allclose(bandwidth(sk.Median(), jnp.asarray(points)), expected, rtol=1e-10)
+
+
+@precisions
+@pytest.mark.parametrize("coincident", [7, 9])
+def test_rounding_does_not_pass_for_distance_in_many_dimensions(coincident, dtype, generator):
+    """‖x‖² + ‖y‖² − 2x·y of equal points need not round to zero: their median would be a bandwidth near 1e-16."""
+    clouds = generator.standard_normal((20, 9, 50)).astype(dtype)
+    clouds[:, :coincident] = clouds[:, :1]
+    actual = bandwidths(jnp.asarray(clouds))
+    np.testing.assert_allclose(actual, [stated(cloud) for cloud in clouds], rtol=TOLERANCE[dtype])
+
+
+@precisions
+@pytest.mark.parametrize("far", [1e3, 1e6])
+def test_one_far_particle_does_not_spoil_the_median_of_the_others(far, dtype, generator):
+    points = jnp.asarray(_with(_generic(generator), 0, far).astype(dtype))
+    np.testing.assert_allclose(bandwidth(PLAIN, points), stated(points), rtol=TOLERANCE[dtype])
+
+
+@precisions
+@pytest.mark.parametrize("scale", [1e-10, 1e-3, 1e3, 1e10])
+def test_scaling_the_particles_scales_the_bandwidth_by_the_square(scale, dtype, generator):
+    points = _generic(generator)
+    actual = bandwidth(PLAIN, jnp.asarray((scale * points).astype(dtype)))
+    expected = scale**2 * float(bandwidth(PLAIN, jnp.asarray(points.astype(dtype))))
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE[dtype])
+
+
+def test_bandwidths_of_a_batch_of_clouds_under_vmap_are_those_of_each(generator):
+    names = [name for name, make in CLOUDS.items() if make(generator).shape == (9, 3)]
+    clouds = np.stack([CLOUDS[name](generator) for name in names])
+    actual = bandwidths(jnp.asarray(clouds))
+    np.testing.assert_allclose(actual, [stated(cloud) for cloud in clouds], rtol=1e-10)
+
+
+def test_above_the_largest_number_particles_are_thinned_but_the_factor_counts_all(generator):
+    points = jnp.asarray(generator.standard_normal((10, 3)))
+    expected = stated(points[::2], 0.5 / math.log(11))
+    np.testing.assert_allclose(bandwidth(sk.Median(largest=5), points), expected, rtol=1e-10)
+    np.testing.assert_allclose(bandwidth(sk.Median(largest=10), points), stated(points, 0.5 / math.log(11)), rtol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "d"), [(501, 2), (2000, 10)])
+def test_the_subsampled_median_has_the_stated_error(n, d, key):
+    """The relative standard error is at most 5 percent by default.
+
+    The root mean square over 100 clouds is itself known to 1/√200 = 7 percent; three of those make the allowance.
+    """
+
+    def one(key):
+        return PLAIN(jr.normal(key, (n, d)))
+
+    error = np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(jr.split(key, 100))) / (2 * chi2(d).median()) - 1
+    assert np.sqrt(np.mean(error**2)) < 0.05 * (1 + 3 / math.sqrt(200))
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
+def test_a_factor_that_is_not_positive_and_finite_is_refused(factor):
+    with pytest.raises(ValueError, match="`factor` must be positive and finite"):
+        sk.Median(factor=factor)
+
+
+@pytest.mark.parametrize("largest", [1, 0])
+def test_a_largest_number_that_forms_no_pair_is_refused(largest):
+    with pytest.raises(ValueError, match="`largest` must be a whole number of at least 2"):
+        sk.Median(largest=largest)

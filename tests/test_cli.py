@@ -1,0 +1,90 @@
+"""The command line, end to end and in process."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from steinkern import cli
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
+
+
+@pytest.mark.parametrize("arguments", [[], ["reproduce"], ["reproduce", "toy"]], ids=["root", "reproduce", "toy"])
+def test_help_reads_well(arguments):
+    result = run(*arguments, "--help")
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_version_is_printed():
+    assert re.search(r"steinkern \d", run("--version").output)
+
+
+@pytest.fixture(scope="module")
+def quick_study(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("toy")
+    options = ["--quick", "--seeds", "2", "--targets", "star,sine_released", "--out", str(directory)]
+    return run("reproduce", "toy", *options), directory
+
+
+def test_quick_study_prints_a_table_and_says_where_the_page_is(quick_study):
+    result, _ = quick_study
+    assert result.exit_code == 0
+    assert "Matrix-SVGD (mixture)" in result.output
+    assert "index.html" in result.output.replace("\n", "")
+
+
+def test_quick_study_writes_every_promised_file(quick_study):
+    _, directory = quick_study
+    names = ["overview", "log_mmd", "grid_star", "grid_sine_released"]
+    for name in ["results.json", "table.md", "index.html", *(f"{n}.{e}" for n in names for e in ("png", "svg"))]:
+        assert (directory / name).stat().st_size > 500, name
+    for name in names:
+        assert (directory / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (directory / f"{name}.png").stat().st_size < 300_000
+
+
+def test_quick_study_s_results_have_the_common_format(quick_study):
+    _, directory = quick_study
+    content = json.loads((directory / "results.json").read_text())
+    assert content["experiment"] == "toy"
+    assert {"winners", "grids", "seeds", "tuning_seeds", "environment"} <= set(content["settings"])
+    found = {(row["case"], row["method"]) for row in content["rows"]}
+    assert {("star", "mixture"), ("star", "mixture-svn"), ("sine_released", "psgld")} <= found
+    assert all(row["paper"] is None and row["trials"] >= 2 for row in content["rows"])
+
+
+def test_page_needs_no_network(quick_study):
+    _, directory = quick_study
+    page = (directory / "index.html").read_text()
+    assert not re.search(r"(src|href)\s*=\s*[\"'](?!data:)", page)
+    assert "$" not in re.sub(r"<script.*?</script>|<pre>.*?</pre>", "", page, flags=re.S)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--targets", "moon"], "must be one of"),
+        (["--targets", ","], "at least one of"),
+        (["--seeds", "0"], "`seeds` must be a whole number"),
+        (["--out", "/proc/nowhere"], "cannot be written to"),
+        (["--settings", "pyproject.toml"], "is not a settings.json"),
+        (["--settings", "missing.json"], "missing.json"),
+    ],
+    ids=["unknown target", "no target", "zero seeds", "unwritable", "wrong settings", "missing settings"],
+)
+def test_bad_argument_is_one_clear_line_and_a_non_zero_exit(arguments, message, tmp_path, monkeypatch, capsys):
+    out = [] if "--out" in arguments else ["--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["steinkern", "reproduce", "toy", *arguments, *out])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("steinkern: ")
+    assert message in error
+    assert "\n" not in error

@@ -1,0 +1,62 @@
+"""What the README and the docs print is run, and what they name exists."""
+
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+import steinkern as sk
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.fixture
+def single_precision():
+    """The README is read by people who have not switched on double precision."""
+    with jax.enable_x64(False):
+        yield
+
+
+def python_blocks(page: Path) -> str:
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S))
+
+
+def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, capsys):
+    names: dict = {}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        exec(compile(python_blocks(ROOT / "README.md"), "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    spread = {line.split()[0]: float(line.split()[2]) for line in printed.splitlines() if line.startswith("x[")}
+    # The README rounds to one decimal; another machine's float32 moves the last digits.
+    assert spread["x[0]"] == pytest.approx(2.1, abs=0.1)
+    assert spread["x[1]"] == pytest.approx(1.5, abs=0.1)
+    assert float(printed.split()[-1]) == pytest.approx(3.0, abs=0.05)
+    assert names["result"].status is sk.Status.FINISHED
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_in_the_docs_exist(page: Path):
+    text = page.read_text()
+    for name in re.findall(r"`(?:sk|steinkern)\.([A-Za-z_.0-9]+)", text):
+        owner = sk
+        for part in name.rstrip(".").split("."):
+            assert hasattr(owner, part), f"{page.name} names {name}"
+            owner = getattr(owner, part)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_in_the_docs_lead_somewhere(page: Path):
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_everything_public_has_a_docstring():
+    for name, value in vars(sk).items():
+        if not name.startswith("_") and callable(value):
+            assert value.__doc__, name
+            for method, function in vars(value).items() if isinstance(value, type) else ():
+                if not method.startswith("_") and callable(function):
+                    inherited = any(getattr(getattr(base, method, None), "__doc__", None) for base in value.__mro__)
+                    assert inherited, f"{name}.{method}"

@@ -1,0 +1,78 @@
+"""What a fit hands back: a summary that can be read, scores that can be checked, a status that can be compared."""
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import steinkern as sk
+
+
+def log_density(parameters, data):
+    return -0.5 * jnp.sum((parameters["weights"] - data) ** 2) - parameters["scale"]
+
+
+SUPPORT = {"scale": sk.positive}
+
+
+@pytest.fixture(scope="module")
+def result():
+    particles = {"weights": jnp.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]), "scale": jnp.array([1.0, 2.0, 3.0])}
+    target = sk.LogDensity(log_density, support=SUPPORT)
+    return sk.fit(jr.key(0), target, sk.svgd(), particles, jnp.ones(2), num_steps=2)
+
+
+def test_summary_has_a_line_of_moments_and_quantiles_for_every_coordinate(result):
+    header, *lines, end = result.summary().splitlines()
+    assert header.split() == ["parameter", "mean", "sd", "5%", "50%", "95%"]
+    columns = {
+        "scale": result.particles["scale"],
+        "weights[0]": result.particles["weights"][:, 0],
+        "weights[1]": result.particles["weights"][:, 1],
+    }
+    assert [line.split()[0] for line in lines] == list(columns)
+    for line, column in zip(lines, columns.values(), strict=True):
+        expected = [np.mean(column), np.std(column), *np.quantile(column, [0.05, 0.5, 0.95])]
+        # The table prints four digits.
+        np.testing.assert_allclose([float(word) for word in line.split()[1:]], expected, rtol=5e-4)
+    assert end.startswith("3 particles, 2 steps, finished: ")
+    assert end.endswith(result.message)
+
+
+def test_scores_are_those_of_the_unconstrained_coordinates(result):
+    # In u = log(scale) the log density is −e^u + u.
+    scale, weights = np.asarray(result.particles["scale"]), np.asarray(result.particles["weights"])
+    expected = np.column_stack([1 - scale, 1 - weights])
+    np.testing.assert_allclose(result.scores(jnp.ones(2)), expected, rtol=1e-12)
+
+
+def test_points_are_the_particles_in_unconstrained_coordinates(result):
+    expected = np.column_stack([np.log(result.particles["scale"]), result.particles["weights"]])
+    np.testing.assert_allclose(result.points, expected, rtol=1e-12)
+
+
+def test_results_know_what_they_are_results_of(result):
+    assert isinstance(result.sampler, sk.SVGD)
+    assert result.target.function is log_density
+    np.testing.assert_array_equal(result.history.step, [1, 2])
+
+
+def test_results_cannot_be_changed_by_accident(result):
+    with pytest.raises(AttributeError):
+        result.particles = None
+
+
+def test_status_has_three_values_that_read_as_words():
+    assert {status.name: status.value for status in sk.Status} == {
+        "CONVERGED": "converged",
+        "FINISHED": "finished",
+        "DIVERGED": "diverged",
+    }
+    assert sk.Status("diverged") is sk.Status.DIVERGED
+
+
+def test_the_error_of_a_diverged_fit_says_what_its_result_says(result):
+    error = sk.DivergedError(result)
+    assert isinstance(error, RuntimeError)
+    assert str(error) == result.message
+    assert error.result is result
