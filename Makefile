@@ -9,7 +9,6 @@ SOURCES := src tests benchmarks
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
 	@echo "make test       set up, then lint, format check, types, import contract and the tests"
-	@echo "make  the longer statistical checks"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
 	@echo "make format     format the code"
 

@@ -71,12 +71,23 @@ def test_page_needs_no_network(quick_study):
     [
         (["--targets", "moon"], "must be one of"),
         (["--targets", ","], "at least one of"),
+        (["--targets", ",", "--tune"], "at least one of"),
+        (["--targets", "star,star"], "each target once"),
         (["--seeds", "0"], "`seeds` must be a whole number"),
         (["--out", "/proc/nowhere"], "cannot be written to"),
         (["--settings", "pyproject.toml"], "is not a settings.json"),
         (["--settings", "missing.json"], "missing.json"),
     ],
-    ids=["unknown target", "no target", "zero seeds", "unwritable", "wrong settings", "missing settings"],
+    ids=[
+        "unknown target",
+        "no target",
+        "no target to tune",
+        "target twice",
+        "zero seeds",
+        "unwritable",
+        "wrong settings",
+        "missing settings",
+    ],
 )
 def test_bad_argument_is_one_clear_line_and_a_non_zero_exit(arguments, message, tmp_path, monkeypatch, capsys):
     out = [] if "--out" in arguments else ["--out", str(tmp_path)]

@@ -145,3 +145,18 @@ def test_row_of_exact_draws_is_near_the_value_that_theory_gives(short_run):
     # E MMD² of n exact draws against the law is (1 − E k(x, x'))/n; Jensen puts the mean log below its log.
     row = Row.over(short_run.exact, "star", "exact", "log_mmd2")
     assert -6.5 < row.mean < np.log(1 / 50)
+
+
+@pytest.mark.parametrize(
+    "change", [{"rule": "foo"}, {"bandwidth": "wide"}, {"curvature": "junk"}, {"step_size": -1.0}, {"step_size": "abc"}]
+)
+def test_setting_with_a_choice_that_is_not_known_is_refused(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        toy_study.checked(Setting(**{"rule": "plain", "step_size": 0.1, "bandwidth": "median", **change}))
+
+
+def test_broken_log_of_a_search_is_named(tmp_path):
+    log = tmp_path / "search.json"
+    log.write_text('{"star/vanilla')
+    with pytest.raises(ValueError, match="is not the log of a search"):
+        tune("star", log, print)

@@ -17,6 +17,7 @@ from .toy_study import (
     NUM_PARTICLES,
     TUNING_SEEDS,
     Setting,
+    checked,
     recorded_settings,
     settings_content,
     tune,
@@ -85,8 +86,7 @@ def reproduce(
 
 def search(names: Sequence[str], directory: Path, progress: Callable[[str], None] = print) -> None:
     """Search all methods' settings on the targets, into search.json (resumed where it exists) and settings.json."""
-    for name in names:
-        TARGETS[name]  # an unknown name is an error now, not after hours
+    _check_names(names)
     prepare(directory)
     winners = {name: tune(name, directory / "search.json", progress) for name in names}
     write_json(directory / "settings.json", settings_content(winners))
@@ -104,14 +104,22 @@ def prepare(directory: Path) -> None:
         ) from error
 
 
-def _settings_for(names: Sequence[str], path: Path | None) -> Mapping[str, Mapping[str, Setting]]:
-    """The settings of every target; a released code's variant runs with those of the paper's target."""
+def _check_names(names: Sequence[str]) -> None:
+    """An unknown name, or none at all, is an error now and not after long work."""
     if not names:
         raise ValueError(f"`--targets` must name at least one of {', '.join(TARGETS)}, got none.")
+    if len(set(names)) < len(names):
+        raise ValueError(f"`--targets` must name each target once, got {', '.join(names)}.")
+    for name in names:
+        TARGETS[name]
+
+
+def _settings_for(names: Sequence[str], path: Path | None) -> Mapping[str, Mapping[str, Setting]]:
+    """The settings of every target; a released code's variant runs with those of the paper's target."""
+    _check_names(names)
     known: Mapping[str, Mapping[str, Setting]] = recorded_settings() if path is None else _read_settings(path)
     chosen: dict[str, Mapping[str, Setting]] = {}
     for name in names:
-        TARGETS[name]
         origin = name if name in known else name.removesuffix("_released")
         if origin not in known:
             raise ValueError(f"`--settings` {path} holds no settings for {name}, only for {', '.join(known)}.")
@@ -123,10 +131,12 @@ def _read_settings(path: Path) -> dict[str, dict[str, Setting]]:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         return {
-            name: {method: Setting(**values) for method, values in methods.items()}
+            name: {method: checked(Setting(**methods[method])) for method in METHODS}
             for name, methods in content["winners"].items()
         }
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {error!r}.") from error
 
 

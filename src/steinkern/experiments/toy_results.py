@@ -82,7 +82,7 @@ def exact_level(target: ToyTarget, measure: LogMMD, replications: int = 400) -> 
 def rows_of(run: Run) -> list[Row]:
     """Every method at the paper's iterations, the exact draws, and the paired differences of the mixture."""
     name = run.target.name
-    shown = [t for t in run.target.iterations if t in run.iterations]
+    shown = sorted({t for t in run.target.iterations if t in run.iterations} | set(_reported(run)))
     rows = [Row.over(run.at(method, t), name, method, f"log_mmd2@{t}") for method in METHODS for t in shown]
     for rival in RIVALS:
         for t in shown:
@@ -97,7 +97,9 @@ def verdicts(run: Run) -> list[str]:
     for t in _reported(run):
         for rival in RIVALS:
             row = Row.over(run.at("mixture", t) - run.at(rival, t), "", "", "")
-            if not np.isfinite(row.stderr) or abs(row.mean) <= 2 * row.stderr:
+            if not np.isfinite(row.stderr):
+                word = "which a single seed cannot settle"
+            elif abs(row.mean) <= 2 * row.stderr:
                 word = "and are level (within two standard errors)"
             else:
                 word = "and the mixture wins" if row.mean < 0 else f"and {TITLES[rival]} wins"

@@ -22,7 +22,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from .._types import Key, Points, check_choice
+from .._types import Key, Points, check_choice, check_positive
 from ..curvature import AbstractCurvature, GaussNewton, Hessian
 from ..langevin import psgld, sgld
 from ..sampler import AbstractSampler
@@ -63,6 +63,16 @@ class Setting:
     """α in Q_l ← α Q_l + (1 − α) mean Q, of the mixture."""
     temperature: Any = 1.0
     """Of the mixture's weights; 1 is Eq. (17)."""
+
+
+def checked(setting: Setting) -> Setting:
+    """The setting itself, if every choice in it is known and every number positive."""
+    check_choice("rule", setting.rule, tuple(_OPTIMISERS))
+    check_choice("bandwidth", setting.bandwidth, ("median", "dimension", None))
+    check_choice("curvature", setting.curvature, ("absolute", "gauss_newton", None))
+    for name in ("step_size", "own_share", "temperature"):
+        check_positive(name, getattr(setting, name))
+    return setting
 
 
 class Search(NamedTuple):
@@ -226,7 +236,7 @@ def tune(target_name: str, log: Path, progress: Callable[[str], None] = print) -
     """
     target = TARGETS[target_name]
     measure = LogMMD.to(exact_draws(target))
-    done: dict[str, list[Any]] = json.loads(log.read_text()) if log.exists() else {}
+    done = _read_log(log)
     for method in METHODS:
         for named, numbers in cells(method, target):
             name = f"{target_name}/{method}/{named.rule}/{named.bandwidth}/{named.curvature}"
@@ -240,6 +250,18 @@ def tune(target_name: str, log: Path, progress: Callable[[str], None] = print) -
             finite = [mean for *_, mean, _ in done[name] if mean is not None]
             progress(f"{name}: {min(finite, default=float('nan')):.3f}")
     return {method: winner(done, target_name, method)[0] for method in METHODS}
+
+
+def _read_log(log: Path) -> dict[str, list[Any]]:
+    if not log.exists():
+        return {}
+    try:
+        done = json.loads(log.read_text())
+    except ValueError as error:
+        raise ValueError(f"{log} is not the log of a search: {error}. Move it away to start anew.") from error
+    if not isinstance(done, dict):
+        raise ValueError(f"{log} is not the log of a search. Move it away to start anew.")
+    return done
 
 
 def winner(done: Mapping[str, list[Any]], target_name: str, method: str) -> tuple[Setting, float]:
