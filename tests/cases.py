@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 
 import steinkern as sk
-from steinkern.linear import DenseMetric
+from steinkern.metric import DenseMetric
 
 
 def random_scored(key, n: int, d: int) -> sk.Scored:
@@ -37,10 +37,9 @@ def _symmetric(key, d):
     return DenseMetric.of(random_positive_definite(key, d), symmetric=True)
 
 
-def _kronecker(key, a, b):
-    left, right = jr.split(key)
-    operator = sk.Kronecker(sk.Dense(random_positive_definite(left, a)), sk.Dense(random_positive_definite(right, b)))
-    return operator.factorise(1e-3)
+def _kronecker(key, a, b, shift=None, bias=False):
+    left, right = (sk.Dense(random_positive_definite(k, d)) for k, d in zip(jr.split(key), (a, b), strict=True))
+    return sk.Kronecker(left, right, shift, bias).factorise(1e-3)
 
 
 def _blocks(key):
@@ -78,6 +77,11 @@ KERNEL_CASES = [
     KernelCase(
         "preconditioned, kronecker", 6, lambda key: sk.Preconditioned(sk.Isotropic(sk.RBF(3.0)), _kronecker(key, 3, 2))
     ),
+    KernelCase(
+        "preconditioned, kronecker with a shift and a bias",
+        6,
+        lambda key: sk.Preconditioned(sk.Isotropic(sk.RBF(3.0)), _kronecker(key, 3, 2, jnp.asarray(0.7), bias=True)),
+    ),
     KernelCase("preconditioned, blocks", 5, lambda key: sk.Preconditioned(sk.Isotropic(sk.RBF(3.0)), _blocks(key))),
     KernelCase(
         "preconditioned, graphical",
@@ -97,6 +101,13 @@ KERNEL_CASES = [
         "graphical, neighbourhoods",
         5,
         lambda key: sk.Graphical(sk.IMQ(jnp.array([0.5, 1.0, 2.0])), [[3, 0], [1], [2, 4]], [[1], [0, 3, 2], []]),
+    ),
+    KernelCase(
+        "per block, isotropic, preconditioned and mixture",
+        7,
+        lambda key: sk.PerBlock(
+            (sk.IMQ(0.7), sk.Preconditioned(sk.RBF(1.3), _dense(key, 3)), mixture(key, 3, 5)), (1, 3, 3)
+        ),
     ),
     KernelCase("tilted", 3, lambda key: sk.Tilted(sk.Isotropic(sk.RBF(1.3)), lambda x: 0.3 * jnp.sum(jnp.sin(x)))),
     KernelCase("transformed", 3, lambda key: sk.Transformed(sk.Isotropic(sk.RBF(1.3)), _bend)),

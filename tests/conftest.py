@@ -12,6 +12,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 @pytest.fixture
+def quickly():
+    """Compile without much optimisation: where programs run once or twice, compiling is all their time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
 def key(request):
     """A PRNG key fixed by the test's name and parameters."""
     return jr.key(zlib.crc32(request.node.name.encode()))

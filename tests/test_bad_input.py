@@ -72,6 +72,10 @@ CONSTRUCTIONS = {
     "damping of an operator": (lambda: sk.Dense(jnp.eye(2)).factorise(0.0), "`damping`", "positive", "0.0"),
     "decay": (lambda: sk.matrix_svgd("average", HESSIAN, decay=1.5), "`decay`", "between 0 and 1", "1.5"),
     "refresh": (lambda: sk.matrix_svgd("average", HESSIAN, refresh_every=0), "`refresh_every`", "at least 1", "0"),
+    "measure": (lambda: sk.matrix_svgd("average", HESSIAN, measure_every=2), "`refresh_every`", "multiple", "2", "1"),
+    "temperature for an average": (
+        lambda: sk.matrix_svgd("average", HESSIAN, temperature=sk.Median()), "`temperature`", "'mixture'", "'average'",
+    ),
     "no anchors": (lambda: sk.matrix_svgd(**MIXTURE, anchors=0), "`anchors`", "at least 1", "0"),
     "anchors of one axis": (lambda: sk.matrix_svgd(**MIXTURE, anchors=jnp.ones(3)), "`anchors`", "(l, d)", "(3,)"),
     "anchors for an average": (

@@ -36,21 +36,65 @@ def stated(points, factor: float = 1.0) -> float:
     return factor * float(np.median(r2) or np.mean(r2) or 1.0)
 
 
-@pytest.mark.parametrize(("n", "dtype"), [(3, jnp.float64), (4, jnp.float32), (5, jnp.float64), (6, jnp.float32)])
-def test_selection_by_counting_is_exactly_the_median_of_the_distinct_pairs(n, dtype, generator):
-    upper = np.triu(np.ones((n, n), bool), 1)
-    normal = generator.standard_normal((40, n, n))
+def matrices_of_pairs(n: int, dtype, generator) -> np.ndarray:
+    """Symmetric matrices r² of many kinds, 0 on the diagonal."""
+    normal = generator.standard_normal((50, n, n))
     values = np.concatenate(
         [
             normal[:10] ** 2,
             np.round(normal[10:20] ** 2),  # ties, many of them zeros
             np.exp(12 * normal[20:30]),  # the mean is far above the median
-            1 + 1e-6 * normal[30:],  # almost equal
+            1 + 1e-6 * normal[30:40],  # almost equal
+            np.where(normal[40:] > 1, normal[40:] ** 2, 0),  # mostly zeros
         ]
-    ).astype(dtype)
-    r2 = np.where(upper, values, 0)
-    actual = jax.jit(jax.vmap(median_of_pairs))(jnp.asarray(r2 + r2.transpose(0, 2, 1)))
-    np.testing.assert_array_equal(actual, np.median(r2[:, upper], axis=1))
+    )
+    upper = np.triu(values.astype(dtype), 1)
+    return upper + upper.transpose(0, 2, 1)
+
+
+def assert_medians_are_numpys(numbers, dtype, generator):
+    batches = [matrices_of_pairs(n, dtype, generator) for n in numbers]
+    medians = jax.jit(lambda batches: [jax.vmap(median_of_pairs)(r2) for r2 in batches])(batches)
+    for n, r2, actual in zip(numbers, batches, medians, strict=True):
+        assert actual.dtype == dtype
+        expected = np.median(r2[:, *np.triu_indices(n, 1)], axis=1)
+        np.testing.assert_array_equal(actual, expected, err_msg=f"{n} particles")
+
+
+@precisions
+@pytest.mark.usefixtures("quickly")
+def test_few_pairs_and_many_have_exactly_the_median_of_numpy(dtype, generator):
+    assert_medians_are_numpys(range(2, 18), dtype, generator)
+
+
+@precisions
+@pytest.mark.usefixtures("quickly")
+def test_the_search_for_many_pairs_is_exact_for_few_as_well(dtype, generator, monkeypatch):
+    monkeypatch.setattr(sk.bandwidth, "_FEW_PAIRS", 0)
+    assert_medians_are_numpys([2, 5, 16], dtype, generator)
+
+
+@precisions
+@pytest.mark.usefixtures("quickly")
+def test_few_pairs_and_many_give_the_same_bandwidth_where_points_are_not_finite(dtype, generator, monkeypatch):
+    points = generator.standard_normal((6, 9, 3)).astype(dtype)
+    points[0, 0] = np.sqrt(np.finfo(dtype).max)  # its square is infinite
+    points[1, :6] = points[0, 0]
+    points[2, 3, 1] = np.inf
+    points[3, :, 1] = np.inf
+    points[4, 3, 1] = np.nan
+    points[5] = np.nan
+    few = jax.jit(jax.vmap(PLAIN))(points)
+    monkeypatch.setattr(sk.bandwidth, "_FEW_PAIRS", 0)
+    many = jax.jit(jax.vmap(lambda cloud: PLAIN(cloud)))(points)  # another function, or its program were found again
+    np.testing.assert_array_equal(few, many)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_few_pairs_of_which_one_is_not_finite_have_no_median(bad, generator):
+    r2 = matrices_of_pairs(5, np.float64, generator)[0]
+    r2[1, 3] = r2[3, 1] = bad
+    assert jnp.isnan(median_of_pairs(jnp.asarray(r2)))
 
 
 def _generic(rng):

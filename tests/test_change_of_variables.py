@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.linear import DenseMetric
+from steinkern.metric import DenseMetric
 
 MATRIX = jnp.array([[1.2, 0.3], [-0.4, 0.8]])
 SHIFT = jnp.array([0.5, -2.0])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.linear import DenseMetric
+from steinkern.metric import DenseMetric
 
 from .cases import KERNEL_CASES, KernelCase
 

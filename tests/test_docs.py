@@ -33,6 +33,7 @@ def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, 
     assert spread["x[0]"] == pytest.approx(2.1, abs=0.1)
     assert spread["x[1]"] == pytest.approx(1.5, abs=0.1)
     assert float(printed.split()[-1]) == pytest.approx(3.0, abs=0.05)
+    assert float(names["noise"]) == pytest.approx(0.12, abs=0.02)
     assert names["result"].status is sk.Status.FINISHED
 
 
@@ -50,6 +51,15 @@ def test_names_in_the_docs_exist(page: Path):
 def test_links_in_the_docs_lead_somewhere(page: Path):
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+@pytest.mark.parametrize("study", ["toy", "covtype", "uci"])
+def test_tables_in_the_readme_are_those_of_the_results(study: str):
+    readme = (ROOT / "README.md").read_text()
+    lines = [line for line in (ROOT / "results" / study / "table.md").read_text().splitlines() if line.startswith("|")]
+    assert lines
+    for line in lines:
+        assert line in readme, line
 
 
 def test_everything_public_has_a_docstring():

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.linear import DenseMetric
+from steinkern.metric import DenseMetric
 
 D = 3
 MEAN = jnp.array([1.0, -0.5, 2.0])

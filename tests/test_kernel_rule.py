@@ -95,6 +95,38 @@ def test_metric_is_the_running_average_at_the_last_refresh(decay, refresh_every,
     np.testing.assert_allclose([matrix_of(kernel.metric) for kernel in kernels], expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("decay", "measure_every", "refresh_every"), [(0.7, 2, 2), (0.7, 2, 4), (1.0, 3, 3), (0.7, 1, 2), (0.0, 2, 2)]
+)
+def test_curvature_is_measured_just_so_often(decay, measure_every, refresh_every, clouds):
+    """Without a running average, just where it is factorised."""
+    average, measurements, expected = np.zeros((2, 2)), 0, []
+    for t, points in enumerate(clouds):
+        if t % measure_every == 0:
+            measurements += 1
+            rate = min(1 - 1 / measurements, decay)
+            average = rate * average + (1 - rate) * np.mean([curvature_at(point) for point in points], axis=0)
+        expected.append(damped(average) if t % refresh_every == 0 else expected[-1])
+    rule = averaged(decay=decay, measure_every=measure_every, refresh_every=refresh_every)
+    kernels = walk(rule, clouds)
+    np.testing.assert_allclose([matrix_of(kernel.metric) for kernel in kernels], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weighting", ["exact", "euclidean"])
+def test_a_temperature_by_a_rule_is_that_of_the_particles_of_this_very_step(weighting, clouds):
+    rule = sk.MixtureAt(
+        EXACT,
+        BASE,
+        num_anchors=2,
+        temperature=sk.Median(),
+        weighting=weighting,
+        settings=sk.MetricSettings(DAMPING, refresh_every=2),
+    )
+    for kernel, points in zip(walk(rule, clouds[:3]), clouds, strict=False):
+        seen = [points] if weighting == "euclidean" else [points @ root.T for root in kernel.parts.metric.root]
+        np.testing.assert_allclose(kernel.temperature, np.mean([median(cloud) for cloud in seen]), rtol=1e-12)
+
+
 def test_bandwidth_is_that_of_the_whitened_particles_of_this_very_step(clouds):
     for kernel, points in zip(walk(averaged(kernel=ADAPTIVE, refresh_every=3), clouds), clouds, strict=True):
         whitened = points @ kernel.metric.root.T
@@ -183,6 +215,16 @@ def test_anchors_move_with_the_particles_while_their_metrics_are_kept(clouds):
         pytest.param(lambda: mixture(temperature=0.0), "`temperature` must be positive", id="temperature"),
         pytest.param(lambda: sk.MetricSettings(0.0), "`damping` must be positive", id="damping"),
         pytest.param(lambda: sk.MetricSettings(decay=1.5), "`decay` must lie between 0 and 1", id="decay"),
+        pytest.param(
+            lambda: sk.MetricSettings(refresh_every=2, measure_every=0),
+            "`measure_every` must be a whole number",
+            id="measure",
+        ),
+        pytest.param(
+            lambda: sk.MetricSettings(refresh_every=3, measure_every=2),
+            "`refresh_every` must be a multiple of `measure_every`, 2, got 3",
+            id="refresh without a measurement",
+        ),
         pytest.param(
             lambda: sk.MetricSettings(refresh_every=0), "`refresh_every` must be a whole number", id="refresh"
         ),

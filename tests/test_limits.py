@@ -10,11 +10,12 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
+from scipy.spatial.distance import pdist
 from scipy.special import softmax
 from scipy.stats import multivariate_normal
 
 import steinkern as sk
-from steinkern.linear import DenseMetric, DiagonalMetric
+from steinkern.metric import BlocksMetric, DenseMetric, DiagonalMetric
 
 from . import cases
 
@@ -26,6 +27,7 @@ MATRIX = jnp.array([[1.2, 0.3, -0.4], [0.1, 0.8, 0.2], [0.5, -0.6, 1.5]])
 SHIFT = jnp.array([3.0, -40.0, 0.7])
 METRIC = DenseMetric.of(MATRIX.T @ MATRIX)
 SYMMETRIC = DenseMetric.of(MATRIX.T @ MATRIX, symmetric=True)
+FIRST, OTHERS = DenseMetric.of(jnp.array([[0.7]])), DenseMetric.of(jnp.array([[1.2, 0.3], [0.3, 0.8]]))
 
 
 # Compiling these takes longer than running them.
@@ -88,6 +90,17 @@ LIMITS = [
     Limit("m identical anchors are the constant kernel / m", copies(5), sk.Preconditioned(RBF, METRIC), 1 / 5),
     Limit("one block is isotropic", sk.Graphical(sk.RBF(1.3), [[2, 0, 1]]), RBF),
     Limit("blocks that see all are isotropic", sk.Graphical(sk.RBF(1.3), [[0], [1, 2]], [[1, 2], [0]]), RBF),
+    Limit("one kernel for one block is that kernel", sk.PerBlock((GRAPHICAL,), (D,)), GRAPHICAL),
+    Limit(
+        "a kernel a block of the same bandwidth is graphical",
+        sk.PerBlock((RBF, RBF), (1, 2)),
+        sk.Graphical(sk.RBF(1.3), [[0], [1, 2]]),
+    ),
+    Limit(
+        "a metric a block is a metric in blocks around a graphical kernel",
+        sk.PerBlock((sk.Preconditioned(RBF, FIRST), sk.Preconditioned(RBF, OTHERS)), (1, 2)),
+        sk.Preconditioned(sk.Graphical(sk.RBF(1.3), [[0], [1, 2]]), BlocksMetric((FIRST, OTHERS))),
+    ),
     Limit("the weight 1 is vanilla", sk.Tilted(RBF, lambda x: jnp.zeros(())), RBF),
     Limit("a constant weight c gives c²", sk.Tilted(GRAPHICAL, lambda x: jnp.log(jnp.full((), 3.0))), GRAPHICAL, 9.0),
     Limit("the identity map changes nothing", sk.Transformed(GRAPHICAL, lambda x: x), GRAPHICAL),
@@ -226,6 +239,21 @@ def test_mixture_weights_are_gaussian_responsibilities(temperature, key):
     densities = [multivariate_normal.logpdf(x, z, c) for z, c in zip(kernel.anchors, covariances, strict=True)]
     assert_close(jnp.exp(kernel.log_weights(x)), softmax(densities))
     assert_close(jnp.sum(jnp.exp(kernel.log_weights(x))), 1.0)
+
+
+@pytest.mark.parametrize("weighting", ["exact", "euclidean"])
+def test_a_temperature_by_a_rule_is_the_mean_over_the_anchors_of_what_it_reads_off_their_distances(weighting, key):
+    metric_key, points_key, source_key = jr.split(key, 3)
+    metrics = mixture(metric_key, D, 2, base=RBF).parts.metric
+    points = jr.normal(points_key, (N, D))
+    clouds = [points] if weighting == "euclidean" else [points @ root.T for root in metrics.root]
+    temperature = np.mean([np.median(pdist(cloud, "sqeuclidean")) for cloud in clouds]) / (2 * np.log(N + 1))
+    by_rule, by_hand = (
+        jit(sk.Mixture.of)(RBF, metrics, points[:2], points, value, weighting) for value in (sk.Median(), temperature)
+    )
+    assert_close(by_rule.temperature, temperature)
+    source = random_scored(source_key, N, D)
+    assert_close(velocity(by_rule, source), velocity(by_hand, source))
 
 
 @pytest.mark.parametrize(("weighting", "share"), [("exact", 0.8), ("no_determinant", 0.5), ("euclidean", 0.5)])

@@ -1,7 +1,10 @@
 """Operators against the dense matrices they stand for, and metrics against dense linear algebra."""
 
 import math
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +19,8 @@ import scipy.linalg
 import steinkern as sk
 
 from .cases import random_positive_definite
+
+pytestmark = pytest.mark.usefixtures("quickly")
 
 DAMPING = 0.3
 
@@ -33,9 +38,10 @@ def _diagonal(key, d):
     return sk.Diagonal(jr.uniform(key, (d,), minval=0.2, maxval=3.0))
 
 
-def _kronecker(key, a, b):
-    left, right = jr.split(key)
-    return sk.Kronecker(_dense(left, a), _dense(right, b))
+def _kronecker(key, a, b, shifted=False, bias=False):
+    left, right, shift = jr.split(key, 3)
+    own = jr.uniform(shift, minval=0.2, maxval=3.0) if shifted else None
+    return sk.Kronecker(_dense(left, a), _dense(right, b), own, bias)
 
 
 def _blocks(key):
@@ -44,7 +50,7 @@ def _blocks(key):
 
 def _nested(key):
     first, second = jr.split(key)
-    return sk.Blocks((_kronecker(first, 2, 3), sk.Blocks((_blocks(second), _dense(first, 3)))))
+    return sk.Blocks((_kronecker(first, 2, 3, True, True), sk.Blocks((_blocks(second), _dense(first, 3)))))
 
 
 LINEAR = [
@@ -55,6 +61,10 @@ LINEAR = [
 OPERATORS = [
     *LINEAR,
     OperatorCase("kronecker", lambda key: _kronecker(key, 2, 3)),
+    OperatorCase("kronecker with a shift", lambda key: _kronecker(key, 2, 3, shifted=True)),
+    OperatorCase("kronecker with a bias", lambda key: _kronecker(key, 2, 3, bias=True)),
+    OperatorCase("kronecker with a shift and a bias", lambda key: _kronecker(key, 3, 2, shifted=True, bias=True)),
+    OperatorCase("kronecker of a bias alone", lambda key: _kronecker(key, 2, 1, shifted=True, bias=True)),
     OperatorCase("nested blocks with a kronecker", _nested),
 ]
 operator_cases = pytest.mark.parametrize("case", OPERATORS, ids=lambda case: case.name)
@@ -66,10 +76,26 @@ def dense_matrix(operator, damping: float = 0.0) -> np.ndarray:
     if isinstance(operator, sk.Blocks):
         return scipy.linalg.block_diag(*[dense_matrix(part, damping) for part in operator.parts])
     if isinstance(operator, sk.Kronecker):
-        factors = (dense_matrix(factor, math.sqrt(damping)) for factor in (operator.left, operator.right))
-        return np.kron(*factors)
+        return _dense_kronecker(operator, damping)
     matrix = np.diag(operator.entries) if isinstance(operator, sk.Diagonal) else np.asarray(operator.matrix)
     return matrix + damping * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
+
+
+def _dense_kronecker(operator: sk.Kronecker, damping: float) -> np.ndarray:
+    """With damping that of the factors, in proportion to their scales, in place of the shift."""
+    left, right = np.asarray(operator.left.matrix), np.asarray(operator.right.matrix)
+    a, b = np.trace(left) / len(left), np.trace(right) / len(right)
+    shift = 0.0 if operator.shift is None else float(operator.shift)
+    if damping:
+        added = shift + damping * (a * b + shift)
+        left = left + math.sqrt(added * a / b) * np.eye(len(left))
+        right = right + math.sqrt(added * b / a) * np.eye(len(right))
+        shift = 0.0
+    places = [(i, j) for i in range(len(left)) for j in range(len(right))]
+    if operator.bias:
+        places.sort(key=lambda place: place[1] == len(right) - 1)  # stable: the weights, then the last column
+    product = np.array([[left[i, k] * right[j, l] for k, l in places] for i, j in places])
+    return product + shift * np.eye(len(places))
 
 
 class Measured(NamedTuple):
@@ -159,12 +185,80 @@ def test_average_and_blend_are_linear_in_the_matrix(case, key):
     np.testing.assert_allclose(blend, 0.3 * first + 0.7 * second, rtol=1e-14)
 
 
-def test_kronecker_averages_and_blends_its_factors(key):
-    batch = stacked(lambda k: _kronecker(k, 3, 2), key)
-    factors = [np.asarray(factor.matrix) for factor in (batch.left, batch.right)]
+@pytest.mark.parametrize("shifted", [False, True], ids=["no shift", "shift"])
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_kronecker_averages_and_blends_its_factors_and_its_shift(shifted, bias, key):
+    batch = stacked(lambda k: _kronecker(k, 3, 2, shifted, bias), key)
+    first, second, third = unstacked(batch)
+
+    def mixed(*shares: float) -> np.ndarray:
+        leaves = zip(*map(jax.tree.leaves, (first, second, third)), strict=True)
+        mean = [sum(share * leaf for share, leaf in zip(shares, each, strict=True)) for each in leaves]
+        return dense_matrix(jax.tree.unflatten(jax.tree.structure(first), mean))
+
     average, blend = averaged_and_blended(batch)
-    np.testing.assert_allclose(average, np.kron(*[f.mean(0) for f in factors]), rtol=1e-13)
-    np.testing.assert_allclose(blend, np.kron(*[0.3 * f[0] + 0.7 * f[1] for f in factors]), rtol=1e-13)
+    np.testing.assert_allclose(average, mixed(1 / 3, 1 / 3, 1 / 3), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(blend, mixed(0.3, 0.7, 0.0), rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("shifted", [False, True], ids=["no shift", "shift"])
+def test_a_bias_is_the_last_column_of_its_layer_and_the_last_of_its_coordinates(shifted, key):
+    operator_key, weight_key, bias_key = jr.split(key, 3)
+    operator = _kronecker(operator_key, 3, 4, shifted, bias=True)
+    weight, bias = jr.normal(weight_key, (3, 3)), jr.normal(bias_key, (3,))
+    block = np.column_stack([weight, bias])
+    coordinates = np.concatenate([np.ravel(weight), bias])
+    # vec(V)ᵀ (A ⊗ B) vec(V) = tr(Aᵀ V B Vᵀ)
+    expected = np.trace(operator.left.matrix.T @ block @ operator.right.matrix @ block.T)
+    expected += 0.0 if operator.shift is None else operator.shift * np.sum(block**2)
+    np.testing.assert_allclose(coordinates @ operator.as_matrix() @ coordinates, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [None, 0.7], ids=["no shift", "shift"])
+@pytest.mark.parametrize("zero", ["left", "right", "both"])
+def test_a_factor_that_is_zero_leaves_the_damping_shared_equally(zero, shift, key):
+    left, right = (
+        np.zeros((size, size)) if zero in (side, "both") else np.asarray(random_positive_definite(key, size))
+        for side, size in (("left", 2), ("right", 3))
+    )
+    given = None if shift is None else jnp.asarray(shift)
+    metric = sk.Kronecker(sk.Dense(jnp.asarray(left)), sk.Dense(jnp.asarray(right)), given).factorise(DAMPING)
+    # The scale is the shift, or 1 where there is none.
+    root = math.sqrt(DAMPING if shift is None else shift + DAMPING * shift)
+    expected = np.kron(left + root * np.eye(2), right + root * np.eye(3))
+    np.testing.assert_allclose(jax.vmap(metric.multiply, 1, 1)(jnp.eye(6)), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_shift_on_one_side_alone_is_not_blended(key):
+    plain, shifted = _kronecker(key, 2, 3), _kronecker(key, 2, 3, shifted=True)
+    for one, other in ((plain, shifted), (shifted, plain)):
+        with pytest.raises(ValueError, match="`other` must have a shift exactly where this operator has one"):
+            one.blend(other, 0.5)
+
+
+MANY_FACTORISATIONS = """
+import jax, jax.numpy as jnp, steinkern as sk
+
+def factor(size):
+    return sk.Dense(jnp.broadcast_to(jnp.eye(size) + 0.1, (500, size, size)))
+
+batch = sk.Blocks(tuple(sk.Kronecker(factor(a), factor(b)) for a, b in ((10, 14), (10, 11), (2, 11))))
+
+def step(_, scale):
+    now = jax.tree.map(lambda leaf: scale * leaf, batch)
+    metrics = jax.vmap(lambda own: own.factorise(0.1))(now)
+    return 1 + jnp.sum(jax.vmap(lambda metric: metric.logdet())(metrics)) * 1e-9
+
+print(jax.jit(lambda: jax.lax.fori_loop(0, 200, step, jnp.ones(())))())
+"""
+
+
+def test_many_batched_factorisations_come_to_an_end_on_two_cores():
+    """Side by side they bring JAX 0.10 to a standstill on a CPU of few cores: see `linear._after`."""
+    two_threads = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "2"}
+    command = [sys.executable, "-c", MANY_FACTORISATIONS]
+    done = subprocess.run(command, env=two_threads, timeout=60, capture_output=True, text=True, check=True)
+    assert math.isfinite(float(done.stdout))
 
 
 @operator_cases
@@ -192,7 +286,8 @@ def test_a_batch_of_metrics_under_vmap_is_every_metric_by_itself(case, key):
 
 
 WIDE_DIAGONAL = sk.Diagonal(jnp.ones(35))
-WIDE_KRONECKER = sk.Kronecker(sk.Dense(jnp.ones((5, 5))), sk.Dense(jnp.ones((7, 7))))
+WIDE_FACTORS = sk.Dense(jnp.ones((5, 5))), sk.Dense(jnp.ones((7, 7)))
+WIDE_KRONECKER = sk.Kronecker(*WIDE_FACTORS)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +295,7 @@ WIDE_KRONECKER = sk.Kronecker(sk.Dense(jnp.ones((5, 5))), sk.Dense(jnp.ones((7, 
     [
         pytest.param(WIDE_DIAGONAL, 35, id="diagonal: the vector"),
         pytest.param(WIDE_KRONECKER, 49, id="kronecker: the larger factor"),
+        pytest.param(sk.Kronecker(*WIDE_FACTORS, jnp.ones(()), True), 49, id="kronecker with a shift and a bias"),
         pytest.param(sk.Blocks((WIDE_KRONECKER, WIDE_DIAGONAL)), 70, id="blocks: the vector"),
     ],
 )

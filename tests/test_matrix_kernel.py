@@ -7,10 +7,12 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+import steinkern as sk
 from steinkern import definition
 
 from .cases import KERNEL_CASES, KernelCase, random_scored
 
+pytestmark = pytest.mark.usefixtures("quickly")
 kernel_cases = pytest.mark.parametrize("case", KERNEL_CASES, ids=lambda case: case.name)
 
 
@@ -51,3 +53,37 @@ def test_kernel_is_symmetric_and_positive_semidefinite(case: KernelCase, key):
     gram = jnp.transpose(blocks, (0, 2, 1, 3)).reshape(9 * case.dim, 9 * case.dim)
     values = jnp.linalg.eigvalsh((gram + gram.T) / 2)
     assert values[0] > -1e-10 * values[-1]
+
+
+def test_every_block_adapts_to_its_own_columns(key):
+    points = jr.normal(key, (7, 5)) * jnp.array([[1.0, 1.0, 9.0, 9.0, 9.0]])
+    first, second = sk.PerBlock((sk.RBF(), sk.IMQ()), (2, 3)).adapt(points).parts
+    assert first.scalar.bandwidth == sk.RBF().adapt(points[:, :2]).bandwidth
+    assert second.scalar.bandwidth == sk.IMQ().adapt(points[:, 2:]).bandwidth
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        pytest.param(lambda: sk.PerBlock((sk.RBF(),), (2, 3)), "`sizes` must have one entry a kernel, 1", id="number"),
+        pytest.param(lambda: sk.PerBlock((sk.RBF(), sk.RBF()), (5, 0)), "`sizes` must be a whole number", id="empty"),
+        pytest.param(lambda: sk.PerBlock(("rbf",), (5,)), "`kernel` must be a kernel such as", id="no kernel"),
+        pytest.param(
+            lambda: sk.PerBlock((sk.RBF(), sk.RBF()), [2, 4]).check(5),
+            r"`sizes` must add up to the 5 coordinates of the particles, got \(2, 4\)",
+            id="sum",
+        ),
+        pytest.param(
+            lambda: sk.PerBlock((sk.Graphical(sk.RBF(), [[0], [1]]), sk.RBF()), (3, 2)).check(5),
+            "`blocks`",
+            id="a kernel that does not fit its block",
+        ),
+    ],
+)
+def test_blocks_that_do_not_fit_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_blocks_that_fit_are_not_refused():
+    sk.PerBlock((sk.Graphical(sk.RBF(), [[0], [1, 2]]), sk.RBF()), [3, 2]).check(5)

@@ -12,7 +12,7 @@ import pytest
 
 import steinkern as sk
 from steinkern import definition
-from steinkern.linear import DenseMetric, DiagonalMetric
+from steinkern.metric import DenseMetric, DiagonalMetric
 from steinkern.newton import newton_matrices, newton_velocity
 
 from .cases import random_positive_definite, random_scored

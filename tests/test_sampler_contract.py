@@ -61,6 +61,7 @@ SAMPLERS = [
         lambda n, d: sk.matrix_svgd("mixture", sk.Hessian(diagonal=True), anchors=places(d), decay=0.9),
     ),
     SamplerCase("svn", lambda n, d: sk.svn(sk.Hessian())),
+    SamplerCase("ensemble", lambda n, d: sk.ensemble()),
     SamplerCase("gradient-free", lambda n, d: sk.gradient_free_svgd(surrogate)),
     SamplerCase("sgld", lambda n, d: sk.sgld(0.01), equivariant=False),
     SamplerCase("psgld", lambda n, d: sk.psgld(0.01), equivariant=False),

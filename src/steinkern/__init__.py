@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from . import initial as initial
+from . import models as models
 from .bandwidth import AbstractBandwidth as AbstractBandwidth
 from .bandwidth import Median as Median
 from .curvature import AbstractCurvature as AbstractCurvature
@@ -16,6 +17,8 @@ from .diagnostics import ksd2 as ksd2
 from .diagnostics import mmd2 as mmd2
 from .diagnostics import moments as moments
 from .diagnostics import stein_ratio as stein_ratio
+from .ensemble import Ensemble as Ensemble
+from .ensemble import ensemble as ensemble
 from .fit import fit as fit
 from .graphical import Graphical as Graphical
 from .kernel_rule import AbstractKernelRule as AbstractKernelRule
@@ -23,6 +26,7 @@ from .kernel_rule import Averaged as Averaged
 from .kernel_rule import MetricSettings as MetricSettings
 from .kernel_rule import MixtureAt as MixtureAt
 from .kernel_rule import Plain as Plain
+from .kfac import KFAC as KFAC
 from .langevin import PSGLD as PSGLD
 from .langevin import SGLD as SGLD
 from .langevin import psgld as psgld
@@ -31,20 +35,22 @@ from .likelihood import AbstractLikelihood as AbstractLikelihood
 from .likelihood import Bernoulli as Bernoulli
 from .likelihood import Categorical as Categorical
 from .likelihood import Gaussian as Gaussian
-from .linear import AbstractMetric as AbstractMetric
+from .likelihood import GaussianNoise as GaussianNoise
 from .linear import AbstractOperator as AbstractOperator
 from .linear import Blocks as Blocks
 from .linear import Dense as Dense
-from .linear import DenseMetric as DenseMetric
 from .linear import Diagonal as Diagonal
 from .linear import Kronecker as Kronecker
 from .matrix_kernel import AbstractMatrixKernel as AbstractMatrixKernel
 from .matrix_kernel import Isotropic as Isotropic
 from .matrix_kernel import Linear as Linear
+from .matrix_kernel import PerBlock as PerBlock
 from .matrix_kernel import Preconditioned as Preconditioned
 from .matrix_kernel import Tilted as Tilted
 from .matrix_kernel import Transformed as Transformed
 from .matrix_kernel import UserKernel as UserKernel
+from .metric import AbstractMetric as AbstractMetric
+from .metric import DenseMetric as DenseMetric
 from .mixture import Mixture as Mixture
 from .particles import Layout as Layout
 from .particles import Scored as Scored

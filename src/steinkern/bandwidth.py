@@ -12,6 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 from ._types import Points, Scalar, as_number, check_count, check_positive, like
 from .distance import squared_distances
 
+_FEW_PAIRS = 128  # all comparisons of so many pairs cost less than a search
+
 
 class AbstractBandwidth(eqx.Module):
     """A rule that reads a bandwidth off the particles."""
@@ -65,6 +67,8 @@ def median_of_pairs(r2: Float[Array, "n n"]) -> Scalar:
     if n == 1:
         return jnp.zeros((), r2.dtype)
     number = n * (n - 1) // 2
+    if number <= _FEW_PAIRS:
+        return _median_of_few(r2[np.triu_indices(n, 1)])
     rank = (number + 1) // 2  # of the lower middle
     pairs = _fold(r2)
     mean = jnp.sum(r2) / (n * (n - 1))
@@ -104,6 +108,18 @@ def median_of_pairs(r2: Float[Array, "n n"]) -> Scalar:
         return lower
     upper = jnp.min(jnp.where(pairs > high, pairs, jnp.inf))
     return (lower + jnp.where(high_count > rank, lower, upper)) / 2
+
+
+def _median_of_few(values: Float[Array, " m"]) -> Scalar:
+    """The median by comparing all with all: no loop, whose every turn would make a GPU wait for the host."""
+    number = values.shape[0]
+    index = jnp.arange(number)
+    before = values[None, :] < values[:, None]
+    level = (values[None, :] == values[:, None]) & (index[None, :] < index[:, None])
+    rank = jnp.sum(before | level, axis=1, dtype=jnp.int32)
+    middle = (rank == (number - 1) // 2) | (rank == number // 2)
+    typical = jnp.sum(jnp.where(middle, values, 0)) / (2 - number % 2)
+    return jnp.where(jnp.all(jnp.isfinite(values)), typical, jnp.nan)
 
 
 def _fold(r2: Float[Array, "n n"]) -> Float[Array, "half n"]:

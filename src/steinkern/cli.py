@@ -1,7 +1,7 @@
 """The `steinkern` command."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,8 @@ except ImportError as error:
     raise SystemExit("the steinkern command needs its extra: pip install 'steinkern[experiments]'") from error
 
 from . import __version__
-from .experiments import toy
+from .cli_data import data
+from .experiments import covtype, covtype_study, toy, uci, uci_study
 from .experiments.results import aligned
 
 app = typer.Typer(
@@ -28,13 +29,14 @@ reproduce = typer.Typer(
     help="Run an experiment of the paper: tables, figures and a page to look at.", no_args_is_help=True
 )
 app.add_typer(reproduce, name="reproduce")
+app.add_typer(data, name="data")
 
 
 def main() -> None:
     """Run the command; an error of the user's is one line and a non-zero exit."""
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"steinkern: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
@@ -86,7 +88,7 @@ def reproduce_toy(
     settings, each found by the search that --tune repeats. About five minutes on two cores.
     """
     jax.config.update("jax_enable_x64", True)
-    names = tuple(name.strip() for name in targets.split(",") if name.strip())
+    names = _names(targets)
     if tune:
         toy.search(names, out, progress=print)
         print(f"settings written to {out / 'settings.json'}")
@@ -98,6 +100,82 @@ def reproduce_toy(
     for line in report.verdicts:
         print(line)
     print(f"\nResults, figures and a page to open: {out / 'index.html'}")
+
+
+_DATA = typer.Option("--data", help="The data directory; by default $STEINKERN_DATA or the user's cache directory.")
+_METHODS = typer.Option(help="Comma-separated; all by default.")
+_TUNE = typer.Option(
+    "--tune", help="Search the settings instead, into OUT/search.json and OUT/settings.json; resumable."
+)
+_SETTINGS = typer.Option(help="A settings.json from --tune, in place of the recorded settings.")
+_QUICK = typer.Option("--quick", help="Data that scikit-learn ships, few trials: a look in a minute or two, offline.")
+
+
+@reproduce.command("covtype")
+def reproduce_covtype(
+    out: Annotated[Path, typer.Option(help="Where to write results.json, table.md and the curves.")] = Path(
+        "out/covtype"
+    ),
+    data: Annotated[Path | None, _DATA] = None,
+    quick: Annotated[bool, _QUICK] = False,
+    trials: Annotated[int, typer.Option(help="How many random partitions to report.")] = 20,
+    methods: Annotated[str, _METHODS] = ",".join(covtype_study.METHODS),
+    tune: Annotated[bool, _TUNE] = False,
+    settings: Annotated[Path | None, _SETTINGS] = None,
+) -> None:
+    """Bayesian logistic regression on Covertype: Figure 2 (a, b).
+
+    Finished methods are kept in OUT and not run again.
+    """
+    chosen = _names(methods)
+    if tune:
+        covtype.search(out, data=data, methods=chosen, progress=print)
+        print(f"settings written to {out / 'settings.json'}")
+        return
+    report = covtype.reproduce(
+        out, data=data, methods=chosen, num_trials=trials, quick=quick, settings=settings, progress=print
+    )
+    _print_report(report.tables, report.verdicts, out)
+
+
+@reproduce.command("uci")
+def reproduce_uci(
+    out: Annotated[Path, typer.Option(help="Where to write results.json, table.md and the curves.")] = Path("out/uci"),
+    data: Annotated[Path | None, _DATA] = None,
+    datasets: Annotated[str, typer.Option(help="Comma-separated; those of Table 1 by default.")] = ",".join(uci.PAPER),
+    quick: Annotated[bool, _QUICK] = False,
+    methods: Annotated[str, _METHODS] = ",".join(uci_study.METHODS),
+    hidden_layers: Annotated[int, typer.Option(help="Hidden layers of 50 units each.", min=1)] = 2,
+    tune: Annotated[bool, _TUNE] = False,
+    settings: Annotated[Path | None, _SETTINGS] = None,
+) -> None:
+    """Bayesian networks on the UCI regressions, with KFAC: Table 1 and Figure 2 (c, d).
+
+    Finished rows are kept in OUT and not run again.
+    """
+    chosen, names = _names(methods), _names(datasets)
+    if tune:
+        uci.search(names, out, data=data, methods=chosen, progress=print)
+        print(f"settings written to {out / 'settings.json'}")
+        return
+    report = uci.reproduce(
+        names, out, data=data, methods=chosen, quick=quick, hidden_layers=hidden_layers, settings=settings,
+        progress=print,
+    )  # fmt: skip
+    _print_report(report.tables, report.verdicts, out)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _print_report(tables: Mapping[str, str], verdicts: Sequence[str], out: Path) -> None:
+    for table in tables.values():
+        print(f"\n{aligned(table)}")
+    print()
+    for line in verdicts:
+        print(line)
+    print(f"\nResults, tables and figures: {out}")
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class EmpiricalFisher(AbstractCurvature):
         gradients = target.over_examples(lambda example: jax.grad(target.log_example)(point, example), batch)
         if self.centred:
             gradients = gradients - jnp.mean(gradients, axis=0, keepdims=True)
-        scale = _likelihood_scale(target, point, batch)
+        scale = likelihood_scale(target, point, batch)
         if self.diagonal:
             return _with_base(target, point, Diagonal(scale * jnp.sum(gradients**2, axis=0)))
         return _with_base(target, point, Dense(scale * jnp.matmul(gradients.T, gradients, precision="highest")))
@@ -151,14 +151,15 @@ def _generalised_gauss_newton(
 
     # Contracted over all examples at once: a d×d matrix for each example would be the largest array of a step.
     pairs = target.over_examples(one, batch)
-    scale = _likelihood_scale(target, point, batch)
+    scale = likelihood_scale(target, point, batch)
     if diagonal:
         return _with_base(target, point, Diagonal(scale * jnp.sum(pairs[:, 0] * pairs[:, 1], axis=(0, 1))))
     total = jnp.einsum("bki,bkj->ij", pairs[:, 0], pairs[:, 1], precision="highest")
     return _with_base(target, point, Dense(scale * total))
 
 
-def _likelihood_scale(target: AbstractTarget, point: Vector, batch: Batch) -> Scalar:
+def likelihood_scale(target: AbstractTarget, point: Vector, batch: Batch) -> Scalar:
+    """What the sum over a batch of examples is multiplied by: the tempering power × N/b."""
     return like(target.power, point) * target.data_scale(batch, point.dtype)
 
 

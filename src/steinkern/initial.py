@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from ._types import Batch, Key, LogDensityFunction, PyTree, Scalar, Vector, check_count, check_positive, like
 from .curvature import Hessian
-from .linear import AbstractMetric
+from .metric import AbstractMetric
 from .reparam import Space
 from .target import AbstractTarget, as_target
 

@@ -15,8 +15,9 @@ from jaxtyping import Array, Float, Int
 
 from ._types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like
 from .curvature import AbstractCurvature, Repair, repaired_matrix
-from .linear import AbstractMetric, AbstractOperator, Dense
-from .matrix_kernel import AbstractMatrixKernel, Preconditioned, as_matrix_kernel
+from .linear import AbstractOperator, Dense
+from .matrix_kernel import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel, split_columns
+from .metric import AbstractMetric, BlocksMetric
 from .mixture import WEIGHTINGS, Mixture, Weighting
 from .target import AbstractTarget
 
@@ -75,16 +76,25 @@ class MetricSettings(eqx.Module):
         damping: relative to the scale of the averaged operator.
         decay: ρ of the running average over steps, ρ_t = min(1 − 1/t, ρ); 0 uses the current curvature alone.
         refresh_every: factorise anew every so many steps.
+        measure_every: add to the running average every so many steps; without one, curvature is measured only when
+            it is factorised.
     """
 
     damping: Any = eqx.field(default=1e-6, converter=as_number)
     decay: float = eqx.field(default=0.0, static=True)
     refresh_every: int = eqx.field(default=1, static=True)
+    measure_every: int = eqx.field(default=1, static=True)
 
     def __check_init__(self) -> None:
         check_positive("damping", self.damping)
         check_share("decay", self.decay)
         check_count("refresh_every", self.refresh_every)
+        check_count("measure_every", self.measure_every)
+        if self.refresh_every % self.measure_every:
+            raise ValueError(
+                f"`refresh_every` must be a multiple of `measure_every`, {self.measure_every}, got "
+                f"{self.refresh_every}: a metric is factorised from curvature measured at that step."
+            )
 
     def init(self, measure: Measure, factorise: Factorise) -> MetricState:
         """The state before the first step. Only shapes are needed: the first update fills them in."""
@@ -113,13 +123,17 @@ class MetricSettings(eqx.Module):
                 curvature = measure()
                 return curvature, factorise(curvature)
 
-            return MetricState(steps, *self._when(due, renewed, (state.curvature, state.metric)))
-        rate = jnp.minimum(1 - 1 / steps.astype(float), self.decay)
-        curvature = state.curvature.blend(measure(), rate)
-        return MetricState(steps, curvature, self._when(due, lambda: factorise(curvature), state.metric))
+            return MetricState(steps, *_when(self.refresh_every, due, renewed, (state.curvature, state.metric)))
+        measurements = 1 + state.steps // self.measure_every
+        rate = jnp.minimum(1 - 1 / measurements.astype(float), self.decay)
+        wanted = state.steps % self.measure_every == 0
+        curvature = _when(self.measure_every, wanted, lambda: state.curvature.blend(measure(), rate), state.curvature)
+        metric = _when(self.refresh_every, due, lambda: factorise(curvature), state.metric)
+        return MetricState(steps, curvature, metric)
 
-    def _when(self, due: Array, renew: Callable[[], Any], kept: Any) -> Any:
-        return renew() if self.refresh_every == 1 else jax.lax.cond(due, renew, lambda: kept)
+
+def _when(every: int, due: Array, renew: Callable[[], Any], kept: Any) -> Any:
+    return renew() if every == 1 else jax.lax.cond(due, renew, lambda: kept)
 
 
 class Averaged(AbstractKernelRule):
@@ -131,12 +145,14 @@ class Averaged(AbstractKernelRule):
         settings: damping, running average, refreshing.
         repair: mends the *mean* where the curvature itself was left unrepaired (`Hessian(repair=None)`): Eq. (15) to
             the letter, with negative directions mended once, after averaging.
+        per_block: a kernel of its own for each block of the curvature, such as each layer of `KFAC` (see `PerBlock`).
     """
 
     curvature: AbstractCurvature
     kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
     settings: MetricSettings = MetricSettings()
     repair: Repair = eqx.field(default=None, static=True)
+    per_block: bool = eqx.field(default=False, static=True)
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
         return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
@@ -145,10 +161,17 @@ class Averaged(AbstractKernelRule):
         self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
-        return state, Preconditioned(self.kernel, state.metric).adapt(points)
+
+        def kernel(metric: AbstractMetric, own: Points) -> AbstractMatrixKernel:
+            return Preconditioned(self.kernel, metric).adapt(own)
+
+        if self.per_block:
+            return state, _over_blocks(kernel, state.metric, points)
+        return state, kernel(state.metric, points)
 
     def check(self, points: Points) -> None:
-        self.kernel.check(points.shape[1])
+        if not self.per_block:
+            self.kernel.check(points.shape[1])
 
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
         return self.curvature.at(target, points, batch).average()
@@ -170,8 +193,9 @@ class MixtureAt(AbstractKernelRule):
         anchors: an (l, d) array of given points, in unconstrained coordinates; `None` for the particles themselves.
         num_anchors: use the first l particles alone (particles are exchangeable); `None` for all, as in the paper.
         own_share: α in Q_l ← α Q_l + (1 − α) mean Q. 1 is the paper's text; the released code takes ½ in its toy study.
-        temperature, weighting: of the weights, see `Mixture`.
+        temperature, weighting: of the weights, see `Mixture`; the temperature may be a rule such as `Median()`.
         settings: damping, running average, refreshing.
+        per_block: a mixture of its own, weights and all, for each block of the curvature (see `PerBlock`).
     """
 
     curvature: AbstractCurvature
@@ -182,10 +206,12 @@ class MixtureAt(AbstractKernelRule):
     temperature: Any = eqx.field(default=1.0, converter=as_number)
     weighting: Weighting = eqx.field(default="exact", static=True)
     settings: MetricSettings = MetricSettings()
+    per_block: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
         if hasattr(self.own_share, "dtype"):
             check_share("own_share", self.own_share)
+        if hasattr(self.temperature, "dtype"):
             check_positive("temperature", self.temperature)
         check_choice("weighting", self.weighting, WEIGHTINGS)
         if self.num_anchors is not None:
@@ -196,8 +222,9 @@ class MixtureAt(AbstractKernelRule):
                 )
 
     def check(self, points: Points) -> None:
-        self.kernel.check(points.shape[1])
         n, d = points.shape
+        if not self.per_block:
+            self.kernel.check(d)
         if self.num_anchors is not None and self.num_anchors > n:
             raise ValueError(f"`anchors` must be at most the number of particles, {n}, got {self.num_anchors}.")
         if self.anchors is not None and self.anchors.shape[1:] != (d,):
@@ -217,7 +244,13 @@ class MixtureAt(AbstractKernelRule):
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
         places = self.places(points)
-        return state, Mixture.of(self.kernel, state.metric, places, points, self.temperature, self.weighting)
+
+        def kernel(metrics: AbstractMetric, anchors: Float[Array, "l d"], own: Points) -> AbstractMatrixKernel:
+            return Mixture.of(self.kernel, metrics, anchors, own, self.temperature, self.weighting)
+
+        if self.per_block:
+            return state, _over_blocks(kernel, state.metric, places, points)
+        return state, kernel(state.metric, places, points)
 
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
         each = self.curvature.at(target, self.places(points), batch)
@@ -227,3 +260,15 @@ class MixtureAt(AbstractKernelRule):
     def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
         symmetric = not self.kernel.rotation_invariant
         return jax.vmap(lambda own: own.factorise(self.settings.damping, symmetric=symmetric))(curvature)
+
+
+def _over_blocks(build: Callable[..., AbstractMatrixKernel], metric: AbstractMetric, *clouds: Points) -> PerBlock:
+    """`build(metric, *clouds)` for every block of a block-diagonal metric, on the columns of that block."""
+    if not isinstance(metric, BlocksMetric):
+        raise ValueError(
+            f"`per_block` needs curvature in blocks, such as `KFAC`, got {type(metric).__name__}. Leave it out."
+        )
+    sizes = tuple(part.size for part in metric.parts)
+    columns = zip(*(split_columns(cloud, sizes) for cloud in clouds), strict=True)
+    parts = tuple(build(part, *own) for part, own in zip(metric.parts, columns, strict=True))
+    return PerBlock(parts, sizes)

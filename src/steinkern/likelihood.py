@@ -63,3 +63,21 @@ class Gaussian(AbstractLikelihood):
 
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         return jnp.diag(1 / jnp.broadcast_to(like(self.variance, output), output.shape))
+
+
+class GaussianNoise(AbstractLikelihood):
+    """Labels with independent normal noise of unknown variance; the outputs are m means and, last, its logarithm.
+
+    A model that appends a parameter of its own to its prediction so infers the noise with everything else. Means and
+    variance are orthogonal: the Fisher information is diagonal, 1/variance for each mean and m/2 for the logarithm.
+    """
+
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        mean, log_variance = output[:-1], output[-1]
+        residual = like(label, output).reshape(mean.shape) - mean
+        return -0.5 * jnp.sum(residual**2 * jnp.exp(-log_variance) + log_variance + jnp.log(2 * jnp.pi))
+
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        means = output.shape[0] - 1
+        precision = jnp.full((means,), 1, output.dtype) * jnp.exp(-output[-1])
+        return jnp.diag(jnp.concatenate([precision, jnp.full((1,), means / 2, output.dtype)]))

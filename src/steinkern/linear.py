@@ -1,73 +1,23 @@
-"""Symmetric operators that may be averaged, and the metrics they factorise into.
+"""Symmetric operators that may be averaged, then factorised into metrics.
 
-Curvature is linear data: it is averaged over particles and decayed over minibatches. A metric is a factorised positive
-definite matrix, Q = RᵀR, with which one whitens and solves. Keeping the two apart makes it impossible to average
-factors by accident, and lets structure (diagonal, Kronecker, blocks) live through both.
+Curvature is linear data: it is averaged over particles and decayed over minibatches. A metric (see `metric`) is a
+factorised positive definite matrix, Q = RᵀR, with which one whitens and solves. Keeping the two apart makes it
+impossible to average factors by accident, and lets structure (diagonal, Kronecker, blocks) live through both.
 
-Batches of operators or metrics are ordinary operators whose arrays carry a leading axis, used under `jax.vmap`.
+Batches of operators are ordinary operators whose arrays carry a leading axis, used under `jax.vmap`.
 """
 
 import abc
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
+import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import Matrix, Scalar, Vector, check_positive, like
-
-
-def _dot(a: Array, b: Array) -> Array:
-    # Curvature spans many orders of magnitude, so products never run in reduced precision (TF32) unless asked for.
-    return jnp.matmul(a, b, precision="highest")
-
-
-class AbstractMetric(eqx.Module):
-    """A positive definite matrix Q = RᵀR, held as a root R that is cheap to apply and to invert.
-
-    `whiten` is the linear map of Wang et al. (2019), Eq. (12): in u = Rx a Gaussian of precision Q is standard normal.
-    """
-
-    @property
-    @abc.abstractmethod
-    def size(self) -> int:
-        """The dimension d."""
-
-    @abc.abstractmethod
-    def whiten(self, vector: Vector) -> Vector:
-        """R u."""
-
-    @abc.abstractmethod
-    def unwhiten(self, vector: Vector) -> Vector:
-        """R⁻¹ v."""
-
-    @abc.abstractmethod
-    def pull_score(self, score: Vector) -> Vector:
-        """R⁻ᵀ s: the score of the whitened variable."""
-
-    @abc.abstractmethod
-    def push_score(self, score: Vector) -> Vector:
-        """Rᵀ s: the score of x, from that of the whitened variable."""
-
-    @abc.abstractmethod
-    def logdet(self) -> Scalar:
-        """Log det Q."""
-
-    def solve(self, vector: Vector) -> Vector:
-        """Q⁻¹ v."""
-        return self.unwhiten(self.pull_score(vector))
-
-    def multiply(self, vector: Vector) -> Vector:
-        """Q v."""
-        return self.push_score(self.whiten(vector))
-
-    def quadratic(self, vector: Vector) -> Scalar:
-        """uᵀQu."""
-        return jnp.sum(self.whiten(vector) ** 2)
-
+from ._types import Matrix, Scalar, check_positive, like
+from .metric import AbstractMetric, BlocksMetric, DenseMetric, DiagonalMetric, KroneckerMetric
 
 Operator = TypeVar("Operator", bound="AbstractOperator")
 
@@ -107,132 +57,6 @@ class AbstractOperator(eqx.Module):
         """
 
 
-class DenseMetric(AbstractMetric):
-    """Q = RᵀR by an explicit root and its inverse, so that every use is a matrix product."""
-
-    root: Float[Array, "d d"]
-    inverse_root: Float[Array, "d d"]
-    log_determinant: Scalar
-
-    @classmethod
-    def of(cls, matrix: Matrix, *, symmetric: bool = False) -> "DenseMetric":
-        """The metric of a matrix known to be positive definite; a matrix that is not gives NaN."""
-        if symmetric:
-            values, vectors = jnp.linalg.eigh(matrix)
-            root = jnp.sqrt(values)
-            return cls(
-                _dot(vectors * root[None, :], vectors.T),
-                _dot(vectors / root[None, :], vectors.T),
-                jnp.sum(jnp.log(values)),
-            )
-        lower = jnp.linalg.cholesky(matrix)
-        identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-        inverse = solve_triangular(lower, identity, lower=True)
-        return cls(lower.T, inverse.T, 2 * jnp.sum(jnp.log(jnp.diagonal(lower))))
-
-    @property
-    def size(self) -> int:
-        return self.root.shape[-1]
-
-    def whiten(self, vector: Vector) -> Vector:
-        return _dot(self.root, vector)
-
-    def unwhiten(self, vector: Vector) -> Vector:
-        return _dot(self.inverse_root, vector)
-
-    def pull_score(self, score: Vector) -> Vector:
-        return _dot(self.inverse_root.T, score)
-
-    def push_score(self, score: Vector) -> Vector:
-        return _dot(self.root.T, score)
-
-    def logdet(self) -> Scalar:
-        return self.log_determinant
-
-
-class DiagonalMetric(AbstractMetric):
-    """Q = diag(root²)."""
-
-    root: Float[Array, " d"]
-
-    @property
-    def size(self) -> int:
-        return self.root.shape[-1]
-
-    def whiten(self, vector: Vector) -> Vector:
-        return self.root * vector
-
-    def unwhiten(self, vector: Vector) -> Vector:
-        return vector / self.root
-
-    def pull_score(self, score: Vector) -> Vector:
-        return score / self.root
-
-    def push_score(self, score: Vector) -> Vector:
-        return self.root * score
-
-    def logdet(self) -> Scalar:
-        return 2 * jnp.sum(jnp.log(self.root))
-
-
-class KroneckerMetric(AbstractMetric):
-    """Q = A ⊗ B on the row-major vec of a block V: (A ⊗ B) vec(V) = vec(A V Bᵀ), so nothing of size d² is formed."""
-
-    left: DenseMetric
-    right: DenseMetric
-
-    @property
-    def size(self) -> int:
-        return self.left.size * self.right.size
-
-    def _apply(self, left: Float[Array, "a a"], right: Float[Array, "b b"], vector: Vector) -> Vector:
-        block = vector.reshape(self.left.size, self.right.size)
-        return _dot(_dot(left, block), right.T).reshape(-1)
-
-    def whiten(self, vector: Vector) -> Vector:
-        return self._apply(self.left.root, self.right.root, vector)
-
-    def unwhiten(self, vector: Vector) -> Vector:
-        return self._apply(self.left.inverse_root, self.right.inverse_root, vector)
-
-    def pull_score(self, score: Vector) -> Vector:
-        return self._apply(self.left.inverse_root.T, self.right.inverse_root.T, score)
-
-    def push_score(self, score: Vector) -> Vector:
-        return self._apply(self.left.root.T, self.right.root.T, score)
-
-    def logdet(self) -> Scalar:
-        return self.right.size * self.left.logdet() + self.left.size * self.right.logdet()
-
-
-class BlocksMetric(AbstractMetric):
-    """A block-diagonal Q: one metric for each consecutive stretch of coordinates."""
-
-    parts: tuple[AbstractMetric, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
-
-    def whiten(self, vector: Vector) -> Vector:
-        return jnp.concatenate([part.whiten(piece) for part, piece in self._pieces(vector)])
-
-    def unwhiten(self, vector: Vector) -> Vector:
-        return jnp.concatenate([part.unwhiten(piece) for part, piece in self._pieces(vector)])
-
-    def pull_score(self, score: Vector) -> Vector:
-        return jnp.concatenate([part.pull_score(piece) for part, piece in self._pieces(score)])
-
-    def push_score(self, score: Vector) -> Vector:
-        return jnp.concatenate([part.push_score(piece) for part, piece in self._pieces(score)])
-
-    def logdet(self) -> Scalar:
-        return jnp.sum(jnp.stack([part.logdet() for part in self.parts]))
-
-    def _pieces(self, vector: Vector) -> list[tuple[AbstractMetric, Array]]:
-        return list(zip(self.parts, _split(vector, [part.size for part in self.parts]), strict=True))
-
-
 class Dense(AbstractOperator):
     """A symmetric d×d matrix."""
 
@@ -256,8 +80,11 @@ class Dense(AbstractOperator):
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> DenseMetric:
         check_positive("damping", damping)
+        return self.plus(like(damping, self.matrix) * _positive_scale(self.scale()), symmetric)
+
+    def plus(self, added: Scalar, symmetric: bool) -> DenseMetric:
+        """The metric of this matrix + added × I."""
         identity = jnp.eye(self.size, dtype=self.matrix.dtype)
-        added = like(damping, self.matrix) * _positive_scale(self.scale())
         return DenseMetric.of(self.matrix + added * identity, symmetric=symmetric)
 
 
@@ -288,39 +115,63 @@ class Diagonal(AbstractOperator):
 
 
 class Kronecker(AbstractOperator):
-    """A ⊗ B, acting on the row-major vec of an a×b block of coordinates.
+    """A ⊗ B + shift × I, acting on the row-major vec of an a×b block of coordinates.
 
     Departs from linearity: the mean of Kronecker products is not the product of the mean factors. `average` and
     `blend` average the *factors*, which is the approximation of KFAC (Martens and Grosse, 2015). Damping is theirs
-    too, split over the factors in proportion to their scales: with a, b the scales of A and B and λ the damping,
-    (A + √λ a I) ⊗ (B + √λ b I), which adds λ × scale × I and two cross terms.
+    too, split over the factors in proportion to their scales: with a, b the scales of A and B, and δ the shift plus
+    damping × scale, the metric is (A + √(δa/b) I) ⊗ (B + √(δb/a) I), which adds δ I and two cross terms.
+
+    Args:
+        left: A, the output side of a layer.
+        right: B, the input side.
+        shift: a multiple of the identity, such as a prior's precision; `None` for none.
+        bias: the last column of the block is a layer's bias, whose coordinates follow all those of its weights.
     """
 
     left: Dense
     right: Dense
+    shift: Float[Array, "*batch"] | None = None
+    bias: bool = eqx.field(default=False, static=True)
 
     @property
     def size(self) -> int:
         return self.left.size * self.right.size
 
     def as_matrix(self) -> Matrix:
-        return jnp.kron(self.left.matrix, self.right.matrix)
+        product = jnp.kron(self.left.matrix, self.right.matrix)
+        if self.bias:
+            order = np.arange(self.size).reshape(self.left.size, self.right.size)
+            order = np.concatenate([order[:, :-1].reshape(-1), order[:, -1]])
+            product = product[np.ix_(order, order)]
+        return product if self.shift is None else product + self.shift * jnp.eye(self.size, dtype=product.dtype)
 
     def average(self) -> "Kronecker":
-        return Kronecker(self.left.average(), self.right.average())
+        shift = None if self.shift is None else jnp.mean(self.shift, axis=0)
+        return Kronecker(self.left.average(), self.right.average(), shift, self.bias)
 
     def blend(self, other: "Kronecker", share: Any) -> "Kronecker":
-        return Kronecker(self.left.blend(other.left, share), self.right.blend(other.right, share))
+        left, right = self.left.blend(other.left, share), self.right.blend(other.right, share)
+        if (self.shift is None) != (other.shift is None):
+            raise ValueError("`other` must have a shift exactly where this operator has one.")
+        shift = None if self.shift is None or other.shift is None else _mix(self.shift, other.shift, share)
+        return Kronecker(left, right, shift, self.bias)
 
     def scale(self) -> Scalar:
-        return self.left.scale() * self.right.scale()
+        product = self.left.scale() * self.right.scale()
+        return product if self.shift is None else product + self.shift
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> KroneckerMetric:
         check_positive("damping", damping)
-        each = jnp.sqrt(like(damping, self.left.matrix))
-        return KroneckerMetric(
-            self.left.factorise(each, symmetric=symmetric), self.right.factorise(each, symmetric=symmetric)
-        )
+        left, right = self.left.scale(), self.right.scale()
+        added = like(damping, self.left.matrix) * _positive_scale(self.scale())
+        added = added if self.shift is None else added + self.shift
+        # Where a factor has no scale there is nothing to be proportional to.
+        both = (left > 0) & (right > 0)
+        ratio = jnp.sqrt(jnp.where(both, left, 1) / jnp.where(both, right, 1))
+        root = jnp.sqrt(added)
+        output = self.left.plus(root * ratio, symmetric)
+        return KroneckerMetric(output, _after(output, self.right).plus(root / ratio, symmetric), self.bias)
 
 
 class Blocks(AbstractOperator):
@@ -349,7 +200,22 @@ class Blocks(AbstractOperator):
         return jnp.sum(traces) / self.size
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> BlocksMetric:
-        return BlocksMetric(tuple(part.factorise(damping, symmetric=symmetric) for part in self.parts))
+        metrics: list[AbstractMetric] = []
+        for part in self.parts:
+            waiting = _after(metrics[-1], part) if metrics else part
+            metrics.append(waiting.factorise(damping, symmetric=symmetric))
+        return BlocksMetric(tuple(metrics))
+
+
+def _after(done: AbstractMetric, operator: Operator) -> Operator:
+    """The same operator, so that its factorisation waits for the one that is `done`.
+
+    Batched factorisations that run at the same time, each waiting for threads of the one pool, bring JAX 0.10 to a
+    standstill on a CPU with few cores. Adding a zero that depends on the result puts them in order.
+    """
+    results = [jnp.ravel(leaf)[0] for leaf in jax.tree_util.tree_leaves(done)]
+    zero = 0 * jnp.sum(jnp.stack(results))
+    return jax.tree.map(lambda leaf: leaf + zero, operator)
 
 
 def _positive_scale(scale: Scalar) -> Scalar:
@@ -360,7 +226,3 @@ def _positive_scale(scale: Scalar) -> Scalar:
 def _mix(old: Array, new: Array, share: Any) -> Array:
     share = like(share, old)
     return share * old + (1 - share) * new
-
-
-def _split(vector: Vector, sizes: list[int]) -> list[Array]:
-    return jnp.split(vector, list(accumulate(sizes))[:-1])

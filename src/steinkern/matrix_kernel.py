@@ -4,7 +4,8 @@ All but the last are changes of variables, or of weights, around another kernel'
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -13,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import definition
-from ._types import Matrix, Points, Scalar, Vector, as_number, like
-from .linear import AbstractMetric
+from ._types import Matrix, Points, Scalar, Vector, as_number, check_count, like
+from .metric import AbstractMetric
 from .particles import Scored
 from .radial import radial_divergence, radial_velocity
 from .scalar_kernel import AbstractScalarKernel
@@ -128,6 +129,63 @@ class Preconditioned(AbstractMatrixKernel):
     def _whitened(self, source: Scored) -> Scored:
         points = jax.vmap(self.metric.whiten)(source.points)
         return Scored(points, jax.vmap(self.metric.pull_score)(source.scores), source.weights)
+
+
+class PerBlock(AbstractMatrixKernel):
+    """K(x, y) = blockdiag[K_b(x_b, y_b)]: every consecutive block of coordinates has a kernel of its own.
+
+    In many dimensions the distance over all coordinates hardly tells particles apart. A kernel for each layer of a
+    network, as in the released code of Wang et al. (2019), sees that layer's distances alone.
+
+    Args:
+        parts: the kernels, in the order of their blocks.
+        sizes: the number of coordinates of every block.
+    """
+
+    parts: tuple[AbstractMatrixKernel, ...] = eqx.field(
+        converter=lambda parts: tuple(as_matrix_kernel(part) for part in parts)
+    )
+    sizes: tuple[int, ...] = eqx.field(converter=tuple, static=True)
+
+    def __check_init__(self) -> None:
+        for size in self.sizes:
+            check_count("sizes", size)
+        if len(self.parts) != len(self.sizes):
+            raise ValueError(f"`sizes` must have one entry a kernel, {len(self.parts)}, got {self.sizes}.")
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        pieces = zip(self.parts, split_columns(x, self.sizes), split_columns(y, self.sizes), strict=True)
+        return jax.scipy.linalg.block_diag(*[part(own, other) for part, own, other in pieces])
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        each = [part.velocity(own, local) for part, own, local in self._local(at, source)]
+        return jnp.concatenate(each, axis=1)
+
+    def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
+        each = [part.divergence(own, local) for part, own, local in self._local(at, source)]
+        return jnp.sum(jnp.stack(each), axis=0)
+
+    def adapt(self, points: Points) -> "PerBlock":
+        pieces = zip(self.parts, split_columns(points, self.sizes), strict=True)
+        return PerBlock(tuple(part.adapt(own) for part, own in pieces), self.sizes)
+
+    def check(self, dimension: int) -> None:
+        if dimension != sum(self.sizes):
+            raise ValueError(f"`sizes` must add up to the {dimension} coordinates of the particles, got {self.sizes}.")
+        for part, size in zip(self.parts, self.sizes, strict=True):
+            part.check(size)
+
+    def _local(
+        self, at: Float[Array, "m d"], source: Scored
+    ) -> Iterator[tuple[AbstractMatrixKernel, Float[Array, "m b"], Scored]]:
+        points, scores = split_columns(source.points, self.sizes), split_columns(source.scores, self.sizes)
+        for part, own, x, s in zip(self.parts, split_columns(at, self.sizes), points, scores, strict=True):
+            yield part, own, Scored(x, s, source.weights)
+
+
+def split_columns(array: Float[Array, "... d"], sizes: Sequence[int]) -> list[Array]:
+    """Consecutive blocks of the last axis."""
+    return jnp.split(array, list(accumulate(sizes))[:-1], axis=-1)
 
 
 class Tilted(AbstractMatrixKernel):

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._types import Matrix, Points, Vector, as_number, check_choice, like
-from .linear import AbstractMetric
+from .bandwidth import AbstractBandwidth
 from .matrix_kernel import AbstractMatrixKernel, Preconditioned, tilted_velocity
+from .metric import AbstractMetric
 from .particles import Scored
 
 Weighting: TypeAlias = Literal["exact", "no_determinant", "euclidean"]
@@ -27,6 +28,8 @@ class Mixture(AbstractMatrixKernel):
         anchors: the points z_l.
         temperature: T widens every Gaussian to covariance T Q_l⁻¹. 1 is Eq. (17). In many dimensions the exponents are
             of order d and the weights one-hot, so that a particle sees its own anchor only; T of order d couples them.
+            `Mixture.of` also takes a rule such as `Median()`, which couples them whatever the dimension and scale
+            where the weights leave the determinants out.
         weighting: "exact" is Eq. (17); "no_determinant" leaves ½ log det Q_l out; "euclidean" puts Q_l = I in the
             weights alone, as the released code of the paper does for networks.
     """
@@ -49,8 +52,14 @@ class Mixture(AbstractMatrixKernel):
         temperature: Any = 1.0,
         weighting: Weighting = "exact",
     ) -> "Mixture":
-        """The mixture with `base` around every anchor, its bandwidth adapted to `points` in each anchor's metric."""
+        """The mixture with `base` around every anchor, its bandwidth adapted to `points` in each anchor's metric.
+
+        A temperature that is a bandwidth rule is read off the same distances as the weights use, as the mean over the
+        anchors.
+        """
         parts = jax.vmap(lambda metric: Preconditioned(base, metric).adapt(points))(metrics)
+        if isinstance(temperature, AbstractBandwidth):
+            temperature = _typical(temperature, metrics, points, weighting)
         return cls(parts, anchors, temperature, weighting)
 
     def log_weights(self, x: Vector) -> Float[Array, " l"]:
@@ -81,9 +90,12 @@ class Mixture(AbstractMatrixKernel):
     def _tilts(self, points: Points) -> tuple[Float[Array, "l n"], Float[Array, "l n d"]]:
         """Log w_l and ∇log w_l at every point: ∇log w_l = g_l − Σ_m w_m g_m with g_l = −Q_l (x − z_l)/T."""
         log_weights = jax.vmap(self.log_weights)(points).T
+        if self.weighting == "euclidean":  # the same x in all g_l: (z_l − Σ_m w_m z_m)/T is left
+            mean = jnp.matmul(jnp.exp(log_weights).T, self.anchors, precision="highest")
+            return log_weights, (self.anchors[:, None] - mean[None]) / like(self.temperature, points)
 
         def pull(metric: AbstractMetric, anchor: Vector) -> Array:
-            return jax.vmap(lambda x: self._gradient(metric, x - anchor))(points)
+            return jax.vmap(lambda x: -metric.multiply(x - anchor) / like(self.temperature, x))(points)
 
         pulls = jax.vmap(pull)(self.parts.metric, self.anchors)  # l n d
         mean = jnp.einsum("ln,lnd->nd", jnp.exp(log_weights), pulls, precision="highest")
@@ -93,10 +105,12 @@ class Mixture(AbstractMatrixKernel):
         square = jnp.sum(offset**2) if self.weighting == "euclidean" else metric.quadratic(offset)
         return square / like(self.temperature, offset)
 
-    def _gradient(self, metric: AbstractMetric, offset: Vector) -> Vector:
-        product = offset if self.weighting == "euclidean" else metric.multiply(offset)
-        return -product / like(self.temperature, offset)
-
     def _log_scale(self, metric: AbstractMetric) -> Array:
         logdet = metric.logdet()
         return 0.5 * logdet if self.weighting == "exact" else jnp.zeros_like(logdet)
+
+
+def _typical(rule: AbstractBandwidth, metrics: AbstractMetric, points: Points, weighting: Weighting) -> Array:
+    if weighting == "euclidean":
+        return rule(points)
+    return jnp.mean(jax.vmap(lambda metric: rule(jax.vmap(metric.whiten)(points)))(metrics))

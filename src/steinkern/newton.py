@@ -8,8 +8,9 @@ from jaxtyping import Array, Float
 
 from ._types import Points
 from .distance import centred_squared_distances
-from .linear import AbstractMetric, Dense
+from .linear import Dense
 from .matrix_kernel import Isotropic, Preconditioned
+from .metric import AbstractMetric
 from .particles import Scored
 from .scalar_kernel import AbstractScalarKernel
 

@@ -166,6 +166,7 @@ def curves(
     marks: Mapping[str, float | int] | None = None,
     mark_label: str | None = None,
     log_x: bool = True,
+    limits: Mapping[str, tuple[float, float]] | None = None,
 ) -> "matplotlib.figure.Figure":
     """Curves of a measure against the iteration, side by side, with one legend for all panels.
 
@@ -178,6 +179,8 @@ def curves(
         marks: by the panel's title, an x to point out.
         mark_label: what that x is, for the legend.
         log_x: a logarithmic x axis; points at x ≤ 0 are left out then.
+        limits: by the panel's title, the ends of its y axis; panels then have axes of their own, for measures that
+            are not the same.
     """
     if not panels:
         raise ValueError("`panels` must hold at least one panel, got none.")
@@ -189,7 +192,7 @@ def curves(
     with matplotlib.rc_context(_STYLE):
         figure = _figure((2.5 * len(panels) + 0.3, 2.75))
         handles: dict[str, Any] = {}
-        row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        row = figure.subplots(1, len(panels), sharey=limits is None, squeeze=False)[0]
         for axes, (title, lines) in zip(row, panels.items(), strict=True):
             axes.set_title(title)
             axes.set_xlabel(xlabel)
@@ -201,6 +204,8 @@ def curves(
             for label, curve in lines.items():
                 handles[label] = _draw_curve(axes, curve, colours[label], log_x)
             axes.margins(x=0)
+            if limits is not None and title in limits:
+                axes.set_ylim(*limits[title])
             if marks is not None and title in marks:
                 handle = axes.axvline(marks[title], color="#B5B5B5", linewidth=0.8, zorder=0)
                 if mark_label is not None:

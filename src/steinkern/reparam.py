@@ -224,7 +224,10 @@ class Space(eqx.Module):
 
     def constrain(self, vector: Vector) -> PyTree:
         """An unconstrained vector as a particle."""
-        free = jax.tree_util.tree_leaves(self.layout.unravel(vector))
+        return self.assemble(jax.tree_util.tree_leaves(self.layout.unravel(vector)))
+
+    def assemble(self, free: list[Array]) -> PyTree:
+        """A particle from its unconstrained leaves."""
         leaves = [rule.constrain(leaf) for rule, leaf in zip(self.supports, free, strict=True)]
         return jax.tree_util.tree_unflatten(self.layout.structure, leaves)
 

@@ -12,8 +12,8 @@ import optax
 from ._types import Batch, Key, Points, as_number, check_callable, check_choice, check_positive
 from .curvature import AbstractCurvature
 from .kernel_rule import AbstractKernelRule, Averaged, MetricSettings, MixtureAt, Plain
-from .linear import AbstractMetric, DiagonalMetric
 from .matrix_kernel import as_matrix_kernel, tilted_velocity
+from .metric import AbstractMetric, DiagonalMetric
 from .mixture import Weighting
 from .newton import newton_velocity
 from .particles import Scored
@@ -166,6 +166,8 @@ def matrix_svgd(
     damping: Any = 1e-6,
     decay: float = 0.0,
     refresh_every: int = 1,
+    measure_every: int = 1,
+    per_block: bool = False,
     anchors: Any = None,
     own_share: Any = 1.0,
     temperature: Any = 1.0,
@@ -181,28 +183,31 @@ def matrix_svgd(
         damping: added to every metric, relative to its mean eigenvalue.
         decay: of the running average of curvature over minibatches, min(1 − 1/t, decay); 0 for none.
         refresh_every: factorise the metric anew every so many steps.
+        measure_every: add to the running average every so many steps.
+        per_block: a kernel of its own for each block of the curvature, such as each layer of `KFAC`.
         anchors: for the mixture, `None` for all particles, a number of them, or an (l, d) array of points in
             unconstrained coordinates.
         own_share: for the mixture, α in Q_l ← α Q_l + (1 − α) mean Q.
-        temperature: for the mixture's weights; 1 is Eq. (17).
+        temperature: for the mixture's weights; 1 is Eq. (17). In many dimensions a rule such as `Median()` keeps the
+            particles coupled.
         weighting: for the mixture's weights; "exact" is Eq. (17).
     """
     check_choice("kind", kind, ("average", "mixture"))
     if not isinstance(curvature, AbstractCurvature):
         raise ValueError(f"`curvature` must be a curvature such as `Hessian()`, got {curvature!r}.")
     base = as_matrix_kernel(RBF() if kernel is None else kernel)
-    settings = MetricSettings(damping, decay, refresh_every)
+    settings = MetricSettings(damping, decay, refresh_every, measure_every)
     if kind == "average":
         extra = {"anchors": anchors is None, "own_share": _is_one(own_share), "temperature": _is_one(temperature)}
         for name, default in {**extra, "weighting": weighting == "exact"}.items():
             if not default:
                 raise ValueError(f"`{name}` belongs to kind 'mixture', got it with kind 'average'.")
-        return SVGD(Averaged(curvature, base, settings), as_optimiser(optimiser))
+        return SVGD(Averaged(curvature, base, settings, per_block=per_block), as_optimiser(optimiser))
     number = int(anchors) if isinstance(anchors, int | np.integer) else None
     places = None if anchors is None or number is not None else jnp.asarray(anchors)
     if places is not None and (places.ndim != 2 or not places.shape[0]):
         raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {places.shape}.")
-    rule = MixtureAt(curvature, base, places, number, own_share, temperature, weighting, settings)
+    rule = MixtureAt(curvature, base, places, number, own_share, temperature, weighting, settings, per_block)
     return SVGD(rule, as_optimiser(optimiser))
 
 

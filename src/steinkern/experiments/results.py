@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -58,6 +58,14 @@ def aligned(markdown: str) -> str:
     )
 
 
+def rounded(values: Any) -> Any:
+    """An array as nested lists for JSON, to six significant digits; what is not finite is null."""
+    array = np.asarray(values, float)
+    if array.ndim:
+        return [rounded(part) for part in array]
+    return float(f"{array:.6g}") if np.isfinite(array) else None
+
+
 def write_json(path: Path, content: Any) -> None:
     """JSON through a temporary file and a rename, so that a reader never sees half of it."""
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -74,6 +82,29 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def prepare_directory(directory: Path) -> None:
+    """Make the directory and see that it can be written to, before any long work."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_text(directory / ".writable", "")
+        (directory / ".writable").unlink()
+    except OSError as error:
+        raise OSError(
+            f"`--out` {directory} cannot be written to: {error.strerror}. Choose another directory."
+        ) from error
+
+
+def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """An unknown name, a repeated one, or none at all, is an error now and not after long work."""
+    if not names:
+        raise ValueError(f"`{option}` must name at least one of {', '.join(known)}, got none.")
+    if len(set(names)) < len(names):
+        raise ValueError(f"`{option}` must name each once, got {', '.join(names)}.")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"`{option}` must be among {', '.join(known)}, got {', '.join(unknown)}.")
 
 
 def environment() -> dict[str, str]:

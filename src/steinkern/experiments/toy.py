@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._types import check_count
-from .results import environment, write_json, write_results, write_text
+from .results import check_names, environment, prepare_directory, write_json, write_results, write_text
 from .toy_figures import write_figures
 from .toy_page import write_page
 from .toy_results import rows_of, run_target, table, verdicts
@@ -62,7 +62,7 @@ def reproduce(
     """
     check_count("seeds", num_seeds)
     chosen = _settings_for(names, settings)
-    prepare(directory)
+    prepare_directory(directory)
     seeds = range(min(num_seeds, _QUICK_SEEDS) if quick else num_seeds)
     last = _QUICK_STEPS if quick else None
     runs = [run_target(name, chosen[name], seeds, last, progress) for name in names]
@@ -86,37 +86,15 @@ def reproduce(
 
 def search(names: Sequence[str], directory: Path, progress: Callable[[str], None] = print) -> None:
     """Search all methods' settings on the targets, into search.json (resumed where it exists) and settings.json."""
-    _check_names(names)
-    prepare(directory)
+    check_names("--targets", names, tuple(TARGETS))
+    prepare_directory(directory)
     winners = {name: tune(name, directory / "search.json", progress) for name in names}
     write_json(directory / "settings.json", settings_content(winners))
 
 
-def prepare(directory: Path) -> None:
-    """Make the directory and see that it can be written to, before any long work."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_text(directory / ".writable", "")
-        (directory / ".writable").unlink()
-    except OSError as error:
-        raise OSError(
-            f"`--out` {directory} cannot be written to: {error.strerror}. Choose another directory."
-        ) from error
-
-
-def _check_names(names: Sequence[str]) -> None:
-    """An unknown name, or none at all, is an error now and not after long work."""
-    if not names:
-        raise ValueError(f"`--targets` must name at least one of {', '.join(TARGETS)}, got none.")
-    if len(set(names)) < len(names):
-        raise ValueError(f"`--targets` must name each target once, got {', '.join(names)}.")
-    for name in names:
-        TARGETS[name]
-
-
 def _settings_for(names: Sequence[str], path: Path | None) -> Mapping[str, Mapping[str, Setting]]:
     """The settings of every target; a released code's variant runs with those of the paper's target."""
-    _check_names(names)
+    check_names("--targets", names, tuple(TARGETS))
     known: Mapping[str, Mapping[str, Setting]] = recorded_settings() if path is None else _read_settings(path)
     chosen: dict[str, Mapping[str, Setting]] = {}
     for name in names:

@@ -1,0 +1,135 @@
+"""From the originals, in the formats their publishers chose, to the arrays of the data directory.
+
+Every reader takes an open file of bytes and gives a matrix; `regression` and `covertype` make a file's arrays of it.
+"""
+
+import gzip
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+from jaxtyping import Float64
+
+from .datasets import required, standard_splits
+
+Table = Float64[np.ndarray, "rows columns"]
+
+_COVERTYPE_COLUMNS = (
+    "Elevation",
+    "Aspect",
+    "Slope",
+    "Horizontal_Distance_To_Hydrology",
+    "Vertical_Distance_To_Hydrology",
+    "Horizontal_Distance_To_Roadways",
+    "Hillshade_9am",
+    "Hillshade_Noon",
+    "Hillshade_3pm",
+    "Horizontal_Distance_To_Fire_Points",
+    *(f"Wilderness_Area{i}" for i in range(1, 5)),
+    *(f"Soil_Type{i}" for i in range(1, 41)),
+    "Cover_Type",
+)
+
+
+def regression(
+    path: Path,
+    *,
+    read: Callable[[Any], Table],
+    order: Sequence[int],
+    target: int,
+    features: Sequence[int],
+    splits: int | None = 20,
+    member: str | None = None,
+) -> dict[str, np.ndarray]:
+    """The arrays of a regression.
+
+    Args:
+        path: the downloaded original.
+        read: the reader of its format.
+        order: which columns of the original to keep, in which order; all counts below are after that.
+        target: the column to predict.
+        features: the columns to predict it from.
+        splits: how many standard splits to draw, or None for none.
+        member: the name of the file inside the original, where that is a zip archive.
+    """
+    with opened(path, member) as stream:
+        table = read(stream)
+    if table.ndim != 2 or table.shape[1] <= max(order):
+        raise ValueError(f"its table has shape {table.shape}; expected at least {max(order) + 1} columns")
+    arrays = {
+        "data": np.ascontiguousarray(table[:, list(order)]),
+        "index_features": np.array(features, dtype=np.int16),
+        "index_target": np.array(target, dtype=np.int16),
+    }
+    if splits is not None:
+        kind = np.uint16 if len(table) <= 2**16 else np.uint32
+        train_rows, test_rows = standard_splits(len(table), splits)
+        arrays |= {"train_idx": train_rows.astype(kind), "test_idx": test_rows.astype(kind)}
+    return arrays
+
+
+def covertype(path: Path) -> dict[str, np.ndarray]:
+    """Covertype from its gzipped text: 54 features and the label, all whole numbers, separated by commas."""
+    with gzip.open(path) as stream:
+        table = np.loadtxt(stream, delimiter=",", dtype=np.int16, ndmin=2)
+    if table.shape[1] != len(_COVERTYPE_COLUMNS):
+        raise ValueError(f"its table has {table.shape[1]} columns; expected {len(_COVERTYPE_COLUMNS)}")
+    return {
+        "X": np.asfortranarray(table[:, :-1]),  # columns together: the file is half as large
+        "label": table[:, -1].astype(np.uint8),
+        "columns": np.array(_COVERTYPE_COLUMNS),
+    }
+
+
+def text_table(stream: Any, *, delimiter: str | None = None, header: int = 0) -> Table:
+    """Numbers in lines, separated by `delimiter` or by blanks, below `header` lines of other things."""
+    return np.loadtxt(stream, delimiter=delimiter, skiprows=header, ndmin=2, encoding="utf-8")
+
+
+def arff_table(stream: Any) -> Table:
+    """The rows of an ARFF file: what comes after the line `@data`, less comments, which begin with %."""
+    with io.TextIOWrapper(stream, encoding="utf-8") as lines:
+        if not any(line.strip().lower() == "@data" for line in lines):  # reads up to and including that line
+            raise ValueError("it has no line `@data`")
+        return np.loadtxt(lines, delimiter=",", comments="%", ndmin=2)
+
+
+def workbook_table(stream: Any, *, columns: int, decimals: int, begins: Sequence[float] | None = None) -> Table:
+    """The first `columns` columns of a sheet of an xlsx workbook, below one line of names, less blank rows.
+
+    Args:
+        stream: the open workbook.
+        columns: how many columns to take.
+        decimals: the decimals the published numbers have. Cells hold more, from the arithmetic that filled them.
+        begins: the first row of the sheet to take; by default the first sheet is taken.
+    """
+    book = required("openpyxl").load_workbook(io.BytesIO(stream.read()), read_only=True, data_only=True)
+    try:
+        for sheet in book.worksheets:
+            rows = (row[:columns] for row in sheet.iter_rows(min_row=2, values_only=True))
+            filled = (row for row in rows if any(cell is not None for cell in row))
+            first = next(filled, None)
+            if first is not None and (begins is None or np.allclose(np.array(first, dtype=float), begins)):
+                return np.round(np.array([first, *filled], dtype=np.float64), decimals)
+    finally:
+        book.close()
+    raise ValueError("no sheet of it holds rows" if begins is None else f"no sheet of it begins with {tuple(begins)}")
+
+
+@contextmanager
+def opened(path: Path, member: str | None) -> Iterator[Any]:
+    """The original as an open file, or the file called `member`, in whichever folder, inside the zip archive it is."""
+    if member is None:
+        with path.open("rb") as stream:
+            yield stream
+        return
+    with ZipFile(path) as archive:
+        found = [name for name in archive.namelist() if PurePosixPath(name).name == member]
+        if not found:
+            raise ValueError(f"the archive has no file {member}, only {', '.join(archive.namelist()) or 'none'}")
+        with archive.open(found[0]) as stream:
+            yield stream
