@@ -69,10 +69,10 @@ def test_page_needs_no_network(quick_study):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--targets", "moon"], "must be one of"),
+        (["--targets", "moon"], "must be among"),
         (["--targets", ","], "at least one of"),
         (["--targets", ",", "--tune"], "at least one of"),
-        (["--targets", "star,star"], "each target once"),
+        (["--targets", "star,star"], "each once"),
         (["--seeds", "0"], "`seeds` must be a whole number"),
         (["--out", "/proc/nowhere"], "cannot be written to"),
         (["--settings", "pyproject.toml"], "is not a settings.json"),

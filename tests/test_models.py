@@ -90,9 +90,16 @@ def test_a_network_predicts_means_and_the_log_variance(sizes, key):
     np.testing.assert_allclose(eqx.filter_jit(network)(x), [*predicted(network, x), -0.4], rtol=1e-12)
 
 
+def test_networks_start_with_noise_of_their_own(key):
+    draw = jax.vmap(lambda one: RegressionNetwork.draw(one, (1, 1), log_variance=0.7, spread=0.3).log_variance)
+    noise = draw(jr.split(key, 4000))
+    np.testing.assert_allclose(jnp.mean(noise), 0.7, atol=4 * 0.3 / np.sqrt(4000))  # four standard errors
+    np.testing.assert_allclose(jnp.std(noise), 0.3, atol=4 * 0.3 / np.sqrt(8000))
+
+
 @pytest.mark.parametrize("dtype", [None, jnp.float32], ids=["default", "float32"])
 def test_first_weights_are_uniform_by_the_number_of_inputs(dtype, key):
-    network = RegressionNetwork.draw(key, (30, 40, 50), log_variance=0.7, dtype=dtype)
+    network = RegressionNetwork.draw(key, (30, 40, 50), log_variance=0.7, spread=0.0, dtype=dtype)
     assert [layer.weight.shape for layer in network.layers] == [(40, 30), (50, 40)]
     assert {leaf.dtype for leaf in jax.tree.leaves(network)} == {np.dtype(dtype or jnp.float64)}
     np.testing.assert_allclose(network.log_variance, 0.7, rtol=1e-7)  # as exact as float32

@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Int
 from ._types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like
 from .curvature import AbstractCurvature, Repair, repaired_matrix
 from .linear import AbstractOperator, Dense
-from .matrix_kernel import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel, split_columns
-from .metric import AbstractMetric, BlocksMetric
+from .matrix_kernel import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel
+from .metric import AbstractMetric, BlocksMetric, split_columns
 from .mixture import WEIGHTINGS, Mixture, Weighting
 from .target import AbstractTarget
 

@@ -211,7 +211,8 @@ def _after(done: AbstractMetric, operator: Operator) -> Operator:
     """The same operator, so that its factorisation waits for the one that is `done`.
 
     Batched factorisations that run at the same time, each waiting for threads of the one pool, bring JAX 0.10 to a
-    standstill on a CPU with few cores. Adding a zero that depends on the result puts them in order.
+    standstill on a CPU with few cores. Adding a zero that depends on the result puts them in order; where that result
+    is not finite, neither are the later ones.
     """
     results = [jnp.ravel(leaf)[0] for leaf in jax.tree_util.tree_leaves(done)]
     zero = 0 * jnp.sum(jnp.stack(results))

@@ -4,8 +4,7 @@ All but the last are changes of variables, or of weights, around another kernel'
 """
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -15,7 +14,7 @@ from jaxtyping import Array, Float
 
 from . import definition
 from ._types import Matrix, Points, Scalar, Vector, as_number, check_count, like
-from .metric import AbstractMetric
+from .metric import AbstractMetric, split_columns
 from .particles import Scored
 from .radial import radial_divergence, radial_velocity
 from .scalar_kernel import AbstractScalarKernel
@@ -181,11 +180,6 @@ class PerBlock(AbstractMatrixKernel):
         points, scores = split_columns(source.points, self.sizes), split_columns(source.scores, self.sizes)
         for part, own, x, s in zip(self.parts, split_columns(at, self.sizes), points, scores, strict=True):
             yield part, own, Scored(x, s, source.weights)
-
-
-def split_columns(array: Float[Array, "... d"], sizes: Sequence[int]) -> list[Array]:
-    """Consecutive blocks of the last axis."""
-    return jnp.split(array, list(accumulate(sizes))[:-1], axis=-1)
 
 
 class Tilted(AbstractMatrixKernel):

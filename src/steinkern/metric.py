@@ -4,6 +4,7 @@ Batches of metrics are ordinary metrics whose arrays carry a leading axis, used 
 """
 
 import abc
+from collections.abc import Sequence
 from itertools import accumulate
 
 import equinox as eqx
@@ -194,8 +195,9 @@ class BlocksMetric(AbstractMetric):
         return jnp.sum(jnp.stack([part.logdet() for part in self.parts]))
 
     def _pieces(self, vector: Vector) -> list[tuple[AbstractMetric, Array]]:
-        return list(zip(self.parts, _split(vector, [part.size for part in self.parts]), strict=True))
+        return list(zip(self.parts, split_columns(vector, [part.size for part in self.parts]), strict=True))
 
 
-def _split(vector: Vector, sizes: list[int]) -> list[Array]:
-    return jnp.split(vector, list(accumulate(sizes))[:-1])
+def split_columns(array: Float[Array, "... d"], sizes: Sequence[int]) -> list[Array]:
+    """Consecutive blocks of the last axis."""
+    return jnp.split(array, list(accumulate(sizes))[:-1], axis=-1)

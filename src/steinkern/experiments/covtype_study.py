@@ -34,17 +34,11 @@ from ..models import logistic_posterior, logit
 from ..sampler import AbstractSampler
 from ..stein import matrix_svgd, svgd
 from .datasets import Classification, fingerprint
+from .results import TITLES as TITLES
 from .training import measured_run
 
 Method: TypeAlias = Literal["sgld", "psgld", "vanilla", "average", "mixture"]
 METHODS: tuple[Method, ...] = ("sgld", "psgld", "vanilla", "average", "mixture")
-TITLES: dict[str, str] = {
-    "sgld": "SGLD",
-    "psgld": "pSGLD",
-    "vanilla": "Vanilla SVGD",
-    "average": "Matrix-SVGD (average)",
-    "mixture": "Matrix-SVGD (mixture)",
-}
 Rule: TypeAlias = Literal["adagrad", "plain", "decay"]
 RULES: tuple[Rule, ...] = ("adagrad", "plain", "decay")
 STEP_SIZES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0)

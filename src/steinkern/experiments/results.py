@@ -13,6 +13,17 @@ from typing import Any
 
 import numpy as np
 
+TITLES = {
+    "sgld": "SGLD",
+    "psgld": "pSGLD",
+    "vanilla": "Vanilla SVGD",
+    "svn": "SVN",
+    "average": "Matrix-SVGD (average)",
+    "mixture": "Matrix-SVGD (mixture)",
+    "ensemble": "Deep ensemble",
+}
+"""The methods' names in tables and legends."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -72,11 +83,13 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file through a temporary file and a rename."""
+    """A text file through a temporary file, synced, and a rename."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, text=True)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

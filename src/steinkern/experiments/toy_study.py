@@ -29,19 +29,12 @@ from ..sampler import AbstractSampler
 from ..scalar_kernel import RBF
 from ..stein import matrix_svgd, svgd, svn
 from ..target import LogDensity
+from .results import TITLES as TITLES
 from .results import write_json
 from .toy_targets import TARGETS, LogMMD, ToyTarget
 
 Method: TypeAlias = Literal["vanilla", "svn", "average", "mixture", "sgld", "psgld"]
 METHODS: tuple[Method, ...] = ("vanilla", "svn", "average", "mixture", "sgld", "psgld")
-TITLES: dict[str, str] = {
-    "vanilla": "Vanilla SVGD",
-    "svn": "SVN",
-    "average": "Matrix-SVGD (average)",
-    "mixture": "Matrix-SVGD (mixture)",
-    "sgld": "SGLD",
-    "psgld": "pSGLD",
-}
 NUM_PARTICLES = 50
 NUM_DRAWS = 4000
 TUNING_SEEDS = tuple(range(1000, 1064))

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from .._types import check_count
 from .datasets import REGRESSIONS, Regression, data_directory, diabetes, load_regression, path_of
 from .journal import Journal
 from .paper import TABLE_1, best_printed
@@ -19,11 +22,13 @@ from .uci_study import (
     HIDDEN,
     METHODS,
     NOISE_RATES,
+    PRECONDITIONED,
     STEP_SIZES,
     TITLES,
     Method,
     Search,
     Setting,
+    Task,
     cells,
     checked,
     choose,
@@ -59,6 +64,7 @@ def reproduce(
     quick: bool = False,
     hidden_layers: int = len(HIDDEN),
     settings: Path | None = None,
+    jobs: int | None = None,
     figures: bool = True,
     progress: Callable[[str], None] = print,
 ) -> Report:
@@ -74,10 +80,13 @@ def reproduce(
         quick: scikit-learn's diabetes data in place of the datasets, two splits and a few epochs: no download.
         hidden_layers: of 50 units each.
         settings: a settings.json from `search`; the recorded settings by default.
+        jobs: rows compiled and run at the same time; by default 6 on an accelerator, 1 on a CPU.
         figures: draw them; needs matplotlib.
         progress: told what was finished.
     """
     runs = _methods(methods)
+    jobs = (1 if jax.default_backend() == "cpu" else 6) if jobs is None else jobs
+    check_count("jobs", jobs)
     chosen = _read_settings(settings)
     where = data_directory(data)
     if quick:
@@ -89,19 +98,12 @@ def reproduce(
     journal = Journal(directory / "rows.json")
     hidden = (HIDDEN[0],) * hidden_layers
     layers = "" if hidden == HIDDEN else f"/{hidden_layers} hidden"
-    finished: dict[tuple[str, str], Finished] = {}
-    for name, task in tasks.items():
-        for method in runs:
-            setting = _setting_for(chosen, name, method)
-            made_from = {**content(setting), **task.protocol(hidden)}
-            done = journal.get(f"{name}/{method}{layers}", made_from)
-            if done is None:
-                points = _CURVE_POINTS if name in _FIGURED else 1
-                checkpoints, scores = run_trials(method, setting, task, points, hidden)
-                curves = {metric: rounded(values) for metric, values in scores._asdict().items()}
-                done = journal.put(f"{name}/{method}{layers}", made_from, {"checkpoints": checkpoints, **curves})
-            finished[name, method] = Finished(done["checkpoints"], *(np.array(done[m], float) for m in TABLE_1))
-            progress(f"{name} {method}: {finished[name, method].summary()}")
+    pieces = [
+        _Piece(name, method, f"{name}/{method}{layers}", _setting_for(chosen, name, method), task, hidden)
+        for name, task in tasks.items()
+        for method in runs
+    ]
+    finished = _run_pieces(pieces, journal, jobs, progress)
     rows = [row for (name, method), done in finished.items() for row in _rows(name, method, done)]
     record = {
         "protocol": {name: task.protocol(hidden) for name, task in tasks.items()},
@@ -124,6 +126,51 @@ def reproduce(
     if figures:
         _write_figures(finished, directory)
     return report
+
+
+class _Piece(NamedTuple):
+    """One row to run."""
+
+    name: str
+    method: Method
+    key: str
+    setting: Setting
+    task: Task
+    hidden: tuple[int, ...]
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        return {**content(self.setting), **self.task.protocol(self.hidden)}
+
+    def run(self) -> dict[str, Any]:
+        points = _CURVE_POINTS if self.name in _FIGURED else 1
+        checkpoints, scores = run_trials(self.method, self.setting, self.task, points, self.hidden)
+        return {"checkpoints": checkpoints, **{metric: rounded(values) for metric, values in scores._asdict().items()}}
+
+
+def _run_pieces(
+    pieces: Sequence[_Piece], journal: Journal, jobs: int, progress: Callable[[str], None]
+) -> dict[tuple[str, str], Finished]:
+    """Every row, from the journal or run now and put there; several at a time, since half of the time is compiling."""
+    results: dict[str, Any] = {piece.key: journal.get(piece.key, piece.made_from) for piece in pieces}
+    waiting = [piece for piece in pieces if results[piece.key] is None]
+    for piece in pieces:
+        if results[piece.key] is not None:
+            progress(f"{piece.name} {piece.method}: {_finished(results[piece.key]).summary()}")
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        running = {pool.submit(piece.run): piece for piece in waiting}
+        for future in as_completed(running):
+            piece = running[future]
+            results[piece.key] = journal.put(piece.key, piece.made_from, future.result())
+            progress(f"{piece.name} {piece.method}: {_finished(results[piece.key]).summary()}")
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return {(piece.name, piece.method): _finished(results[piece.key]) for piece in pieces}
+
+
+def _finished(result: Mapping[str, Any]) -> Finished:
+    return Finished(result["checkpoints"], *(np.array(result[metric], float) for metric in TABLE_1))
 
 
 def search(
@@ -194,6 +241,8 @@ def _setting_for(chosen: Mapping[str, Mapping[str, Setting]], name: str, method:
             f"`--settings` holds none for {method} on {name}; it has {', '.join(chosen)}. Run `--tune` for them."
         )
     setting = chosen[origin][method]
+    if method in PRECONDITIONED and setting.damping is None:
+        raise ValueError(f"`--settings` must give a damping for {method} on {name}, got none.")
     return replace(setting, epochs=min(setting.epochs, max(EPOCHS[name])))
 
 

@@ -38,19 +38,12 @@ from ..models import NetworkPrior, RegressionNetwork, network_curvature, network
 from ..sampler import AbstractSampler
 from ..stein import matrix_svgd, svgd
 from .datasets import Regression, fingerprint
+from .results import TITLES as TITLES
 from .training import measured_run
 
 Method: TypeAlias = Literal["sgld", "psgld", "vanilla", "average", "mixture", "ensemble"]
 METHODS: tuple[Method, ...] = ("sgld", "psgld", "vanilla", "average", "mixture", "ensemble")
 PRECONDITIONED = ("average", "mixture")
-TITLES: dict[str, str] = {
-    "sgld": "SGLD",
-    "psgld": "pSGLD",
-    "vanilla": "Vanilla SVGD",
-    "average": "Matrix-SVGD (average)",
-    "mixture": "Matrix-SVGD (mixture)",
-    "ensemble": "Deep ensemble",
-}
 NUM_PARTICLES = 10
 NOISE_SPREAD = 0.3
 HIDDEN = (50, 50)
@@ -307,7 +300,8 @@ def _program(method: Method, task: Task, hidden: Sequence[int]) -> Callable[[Arr
 
 
 def _numbers(setting: Setting) -> tuple[float, float, float]:
-    return setting.step_size, 1.0 if setting.damping is None else setting.damping, setting.noise_rate
+    damping = math.nan if setting.damping is None else setting.damping  # stands for none, and is not looked at
+    return setting.step_size, damping, setting.noise_rate
 
 
 def evenly(steps: int, number: int) -> list[int]:
