@@ -141,9 +141,9 @@ class Kronecker(AbstractOperator):
     def as_matrix(self) -> Matrix:
         product = jnp.kron(self.left.matrix, self.right.matrix)
         if self.bias:
-            order = np.arange(self.size).reshape(self.left.size, self.right.size)
-            order = np.concatenate([order[:, :-1].reshape(-1), order[:, -1]])
-            product = product[np.ix_(order, order)]
+            places = np.arange(self.size).reshape(self.left.size, self.right.size)
+            order = np.concatenate([places[:, :-1].reshape(-1), places[:, -1]])
+            product = product[order][:, order]
         return product if self.shift is None else product + self.shift * jnp.eye(self.size, dtype=product.dtype)
 
     def average(self) -> "Kronecker":

@@ -89,10 +89,10 @@ class Task(NamedTuple):
 
 def prepare(data: Classification, positive: int, num_trials: int, first_trial: int = 0) -> Task:
     """Features scaled to [0, 1] and a column of ones; label `positive` against the rest; a partition a trial."""
-    features = data.features.astype(np.float32)
-    low, high = features.min(0), features.max(0)
-    features = (features - low) / np.where(high > low, high - low, 1)
-    features = np.concatenate([features, np.ones((len(features), 1), np.float32)], axis=1)
+    raw = data.features.astype(np.float32)
+    low, high = raw.min(0), raw.max(0)
+    scaled = (raw - low) / np.where(high > low, high - low, np.float32(1))
+    features = np.concatenate([scaled, np.ones((len(raw), 1), np.float32)], axis=1).astype(np.float32)
     labels = (data.labels == positive).astype(np.float32)
     trials = range(first_trial, first_trial + num_trials)
     rows = np.stack([np.random.default_rng(trial).permutation(len(labels)).astype(np.int32) for trial in trials])
