@@ -44,7 +44,10 @@ def test_run_that_diverged_can_go_on_from_its_last_good_particles(key):
     start = jr.normal(key, (5, 2))
     with pytest.raises(ValueError, match="NaN"):
         sk.fit(jr.key(0), poisoned, sk.svgd(), start, jnp.array([jnp.nan]), num_steps=3)
-    quartic = lambda x: -jnp.sum(x**4)  # noqa: E731
+
+    def quartic(x):
+        return -jnp.sum(x**4)
+
     bad = sk.fit(jr.key(0), quartic, sk.sgld(1.0), 3 * start, num_steps=50, throw=False)
     assert bad.status is sk.Status.DIVERGED
     again = sk.fit(jr.key(0), gaussian, sk.svgd(), start, num_steps=2)

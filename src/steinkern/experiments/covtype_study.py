@@ -87,15 +87,16 @@ class Task(NamedTuple):
         return {"trials": len(self.train_rows), "data": data, **sizes, **_CURVATURE}
 
 
-def prepare(data: Classification, positive: int, num_trials: int, first_trial: int = 0) -> Task:
+def prepare(data: Classification, positive: int, num_trials: int) -> Task:
     """Features scaled to [0, 1] and a column of ones; label `positive` against the rest; a partition a trial."""
     raw = data.features.astype(np.float32)
     low, high = raw.min(0), raw.max(0)
     scaled = (raw - low) / np.where(high > low, high - low, np.float32(1))
     features = np.concatenate([scaled, np.ones((len(raw), 1), np.float32)], axis=1).astype(np.float32)
     labels = (data.labels == positive).astype(np.float32)
-    trials = range(first_trial, first_trial + num_trials)
-    rows = np.stack([np.random.default_rng(trial).permutation(len(labels)).astype(np.int32) for trial in trials])
+    rows = np.stack(
+        [np.random.default_rng(trial).permutation(len(labels)).astype(np.int32) for trial in range(num_trials)]
+    )
     ends = round(0.7 * len(labels)), round(0.8 * len(labels))
     return Task(features, labels, *np.split(rows, ends, axis=1))
 

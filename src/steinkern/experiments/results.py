@@ -4,12 +4,13 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -83,11 +84,18 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file through a temporary file, synced, and a rename."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, text=True)
+    """A text file, replaced as a whole."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write in place of `path`: a temporary one beside it, synced, and renamed only when all is written."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
@@ -97,16 +105,14 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-def prepare_directory(directory: Path) -> None:
+def prepare_directory(directory: Path, what: str = "`--out`", advice: str = "Choose another directory.") -> None:
     """Make the directory and see that it can be written to, before any long work."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_text(directory / ".writable", "")
         (directory / ".writable").unlink()
     except OSError as error:
-        raise OSError(
-            f"`--out` {directory} cannot be written to: {error.strerror}. Choose another directory."
-        ) from error
+        raise OSError(f"{what} {directory} cannot be written to: {error.strerror}. {advice}") from error
 
 
 def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ parsed in memory and its digest compared before anything is written, so a good f
 """
 
 import hashlib
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 from .._types import check_choice
 from .datasets import as_classification, as_regression, path_of, read_arrays, required
 from .originals import arff_table, covertype, regression, text_table, workbook_table
-from .results import write_text
+from .results import prepare_directory, replacing
 
 _RETRIES = 3
 _UCI = "https://archive.ics.uci.edu/static/public"
@@ -195,7 +194,7 @@ def fetch(
     names = tuple(names) or tuple(sources)
     for name in names:
         check_choice("dataset", name, tuple(sources))
-    _check_writable(directory)
+    prepare_directory(directory, "the data directory", "Choose another with `--data`.")
     failures: list[ValueError | OSError] = []
     for name in names:
         if _status(name, sources[name], directory).state not in ("ok", "unknown"):
@@ -218,17 +217,8 @@ def check(directory: Path, *, sources: Mapping[str, Source] = SOURCES) -> list[S
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """An npz file through a temporary file and a rename, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with replacing(path) as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stubs take any keyword for allow_pickle
 
 
 def _status(name: str, source: Source, directory: Path) -> Status:
@@ -286,17 +276,6 @@ def _download(name: str, source: Source, scratch: Path, progress: bool) -> Path:
         raise OSError(f"{name}: {source.url} cannot be downloaded: {_one_line(error)}. Try again later.") from error
     except ValueError as error:
         raise ValueError(f"{name}: {source.url} holds another file: {_one_line(error)}.") from error
-
-
-def _check_writable(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_text(directory / ".writable", "")
-        (directory / ".writable").unlink()
-    except OSError as error:
-        raise OSError(
-            f"the data directory {directory} cannot be written to: {error.strerror}. Choose another with `--data`."
-        ) from error
 
 
 def _one_line(error: Exception) -> str:
