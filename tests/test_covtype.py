@@ -15,7 +15,19 @@ import steinkern as sk
 from steinkern import cli
 from steinkern.experiments import covtype, covtype_study
 from steinkern.experiments.covtype import Curves, verdicts
-from steinkern.experiments.covtype_study import METHODS, Setting, build, choose, evaluate, prepare, run_trials
+from steinkern.experiments.covtype_study import (
+    METHODS,
+    TUNING_PARTITIONS,
+    Setting,
+    build,
+    checked,
+    choose,
+    content,
+    evaluate,
+    grid,
+    prepare,
+    run_trials,
+)
 from steinkern.experiments.datasets import Classification, path_of
 from steinkern.experiments.sources import write_arrays
 from steinkern.models import logistic_posterior
@@ -55,7 +67,7 @@ def test_scores_of_certain_particles_stay_finite():
 
 
 def test_features_lie_between_zero_and_one_with_a_column_of_ones():
-    task = prepare(miniature(), 2, 3)
+    task = prepare(miniature(), 2, range(3))
     assert task.features.shape == (200, 55)
     assert task.features.min() == 0
     assert task.features.max() == 1
@@ -64,20 +76,21 @@ def test_features_lie_between_zero_and_one_with_a_column_of_ones():
 
 
 def test_every_trial_partitions_the_rows_seventy_ten_twenty():
-    task = prepare(miniature(), 2, 3)
+    task = prepare(miniature(), 2, range(3))
     for rows in zip(task.train_rows, task.validation_rows, task.test_rows, strict=True):
         assert [len(part) for part in rows] == [140, 20, 40]
         assert sorted(np.concatenate(rows)) == list(range(200))
     assert not np.array_equal(task.train_rows[0], task.train_rows[1])
-    np.testing.assert_array_equal(prepare(miniature(), 2, 1).train_rows[0], task.train_rows[0])
+    np.testing.assert_array_equal(prepare(miniature(), 2, range(1)).train_rows[0], task.train_rows[0])
 
 
 @pytest.mark.parametrize(
     ("method", "setting", "factor"),
     [
         ("vanilla", Setting("plain", 0.5), lambda t: 0.5 / 100),
-        ("vanilla", Setting("decay", 0.5), lambda t: 0.5 / 100 / (1 + t / 100)),
-        ("average", Setting("plain", 0.5), lambda t: 0.5),
+        ("vanilla", Setting("decay", 0.5, horizon=30.0), lambda t: 0.5 / 100 / (1 + t / 30)),
+        ("vanilla", Setting("decay", 0.5, horizon=1.0), lambda t: 0.5 / 100 / (1 + t)),
+        ("average", Setting("plain", 0.5, damping=1e-3), lambda t: 0.5),
     ],
 )
 def test_plain_steps_multiply_the_velocity_as_stated(method, setting, factor, key):
@@ -102,27 +115,98 @@ def test_langevin_chains_have_no_adagrad(method):
         build(method, Setting("adagrad", 0.1), 100)
 
 
-def test_search_scores_each_step_size_by_its_own_run(monkeypatch):
+@pytest.mark.parametrize("method", ["average", "mixture"])
+def test_damping_reaches_the_metric(method):
+    assert build(method, Setting("plain", 0.5, damping=0.01), 100).rule.settings.damping == 0.01
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "message"),
+    [
+        ("vanilla", Setting("plain", -0.5), "`step_size` must be positive"),
+        ("vanilla", Setting("decay", 0.5), "`horizon` must be given for the rule 'decay', got none"),
+        ("vanilla", Setting("decay", 0.5, horizon=0.0), "`horizon` must be positive"),
+        ("vanilla", Setting("plain", 0.5, horizon=30.0), "`horizon` must not be given for the rule 'plain'"),
+        ("vanilla", Setting("plain", 0.5, damping=0.1), "`damping` must not be given for vanilla"),
+        ("mixture", Setting("plain", 0.5), "`damping` must be given for mixture, got none"),
+        ("average", Setting("plain", 0.5, damping="much"), "`damping` must be a positive number"),
+    ],
+)
+def test_settings_that_a_method_cannot_have_are_refused(method, setting, message):
+    for use in (checked, lambda method, setting: build(method, setting, 100)):
+        with pytest.raises(ValueError, match=message):
+            use(method, setting)
+
+
+def test_a_settings_file_without_a_damping_is_refused(tmp_path):
+    (tmp_path / "old.json").write_text(json.dumps({"winners": {"mixture": {"rule": "plain", "step_size": 1.0}}}))
+    with pytest.raises(ValueError, match=r"old.json is not a settings.json from --tune.*`damping` must be given"):
+        covtype.reproduce(tmp_path / "out", methods=("mixture",), settings=tmp_path / "old.json")
+
+
+@pytest.mark.parametrize(
+    ("method", "rule", "number"),
+    [("sgld", "plain", 8), ("vanilla", "decay", 8 * 3), ("average", "adagrad", 8 * 4), ("mixture", "decay", 8 * 3 * 4)],
+)
+def test_a_grid_holds_every_combination_that_a_method_can_have(method, rule, number):
+    settings = grid(method, rule)
+    assert len(set(settings)) == len(settings) == number
+    assert all(checked(method, setting).rule == rule for setting in settings)
+    assert [Setting(**content(setting)) for setting in settings] == settings
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("sgld", [Setting("plain", 0.1), Setting("plain", 1.0)]),
+        (
+            "average",
+            [
+                Setting("decay", 0.5, 1.0, 0.1),
+                Setting("decay", 0.1, 1.0, 0.1),
+                Setting("decay", 0.5, 30.0, 0.1),
+                Setting("decay", 0.5, 1.0, 1e-4),
+            ],
+        ),
+    ],
+)
+def test_search_scores_each_setting_by_its_own_run(method, settings, monkeypatch):
     monkeypatch.setattr(covtype_study, "REPORTED", (3, 5))
-    task = prepare(miniature(), 2, 2)
-    both = evaluate("vanilla", "plain", task, (0.1, 1.0))
-    alone = [evaluate("vanilla", "plain", task, (size,))[0] for size in (0.1, 1.0)]
-    np.testing.assert_allclose(both, alone, rtol=1e-5)
-    assert both[0] != both[1]
+    monkeypatch.setattr(covtype_study, "_SETTINGS_AT_ONCE", 3)  # four settings are more than run at once
+    task = prepare(miniature(), 2, range(2))
+    together = evaluate(method, settings, task)
+    alone = [evaluate(method, [setting], task)[0] for setting in settings]
+    np.testing.assert_allclose(together, alone, rtol=1e-4)  # float32
+    assert len({round(value, 3) for value in together}) == len(settings)
+
+
+def test_settings_of_different_rules_do_not_run_together():
+    settings = [Setting("plain", 0.5), Setting("adagrad", 0.5)]
+    with pytest.raises(ValueError, match="must have one rule, got 'plain' and 'adagrad'"):
+        evaluate("vanilla", settings, prepare(miniature(), 2, range(1)))
 
 
 def test_the_best_finite_setting_is_chosen():
-    values = {rule: [-1.0] * 8 for rule in covtype_study.RULES}
-    values["decay"] = [None, float("nan"), -0.5, *[-1.0] * 5]
-    assert choose(values, "average") == Setting("decay", 0.01)
+    values = {rule: [-1.0] * len(grid("average", rule)) for rule in covtype_study.RULES}
+    best = Setting("decay", 0.01, 300.0, 1e-2)
+    values["decay"][:2] = [None, float("nan")]
+    values["decay"][grid("average", "decay").index(best)] = -0.5
+    assert choose(values, "average") == best
     with pytest.raises(ValueError, match="no setting of sgld"):
-        choose(dict.fromkeys(covtype_study.RULES, [None] * 8), "sgld")
+        choose({rule: [None] * len(grid("sgld", rule)) for rule in covtype_study.rules_of("sgld")}, "sgld")
 
 
-@pytest.mark.parametrize(("method", "size"), [("psgld", 0.005), ("vanilla", 1.0), ("mixture", 1.0)])
-def test_particles_learn_to_classify(method, size):
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [
+        ("psgld", Setting("plain", 0.005)),
+        ("vanilla", Setting("plain", 1.0)),
+        ("mixture", Setting("plain", 1.0, damping=1e-3)),
+    ],
+)
+def test_particles_learn_to_classify(method, setting):
     # pSGLD moves a coordinate without gradients, the constant column, by 1/stabiliser: its steps must be short.
-    scores = run_trials(method, Setting("plain", size), prepare(miniature(400), 2, 2), (1, 400))
+    scores = run_trials(method, setting, prepare(miniature(400), 2, range(2)), (1, 400))
     assert np.all(scores.log_likelihood[:, -1] > scores.log_likelihood[:, 0])
     assert scores.accuracy[:, -1].mean() > 0.7
 
@@ -177,9 +261,40 @@ def test_search_is_resumed_and_writes_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(covtype_study, "REPORTED", (2,))
     data = directory_with(tmp_path / "data")
     covtype.search(tmp_path, data=data, methods=("sgld",), progress=lambda text: None)
+    cell = json.loads((tmp_path / "search.json").read_text())["sgld/decay"]
+    assert [Setting(**own) for own in cell["made_from"]["settings"]] == grid("sgld", "decay")
+    assert len(cell["result"]) == len(grid("sgld", "decay"))
     assert json.loads((tmp_path / "settings.json").read_text())["winners"]["sgld"]["rule"] in ("plain", "decay")
     monkeypatch.setattr(covtype, "evaluate", lambda *arguments: pytest.fail("a finished cell ran again"))
     covtype.search(tmp_path, data=data, methods=("sgld",), progress=lambda text: None)
+
+
+def test_settings_are_chosen_on_partitions_that_are_not_reported(tmp_path, monkeypatch):
+    seen = {}
+
+    def score(method, settings, task):
+        seen["tuning"] = task
+        return [-1.0] * len(settings)
+
+    def report(method, setting, task, checkpoints):
+        seen["reported"] = task
+        return covtype_study.Scores(*np.full((2, 20, len(checkpoints)), 0.8))
+
+    monkeypatch.setattr(covtype, "evaluate", score)
+    monkeypatch.setattr(covtype, "run_trials", report)
+    data = directory_with(tmp_path / "data")
+    covtype.search(tmp_path, data=data, methods=("sgld",), progress=lambda text: None)
+    covtype.reproduce(
+        tmp_path, data=data, methods=("sgld",), settings=tmp_path / "settings.json", figures=False,
+        progress=lambda text: None,
+    )  # fmt: skip
+    assert seen["reported"].partitions == tuple(range(20))
+    assert not set(seen["tuning"].partitions) & set(seen["reported"].partitions)
+    for tuned in seen["tuning"].validation_rows:
+        assert not any(set(tuned) == set(rows) for rows in seen["reported"].validation_rows)
+    for file, name in (("search.json", "tuning"), ("curves.json", "reported")):
+        for piece in json.loads((tmp_path / file).read_text()).values():
+            assert piece["made_from"]["partitions"] == list(seen[name].partitions)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +303,7 @@ def test_search_is_resumed_and_writes_settings(tmp_path, monkeypatch):
         (["--methods", "svn"], "`--methods` must be among"),
         (["--quick", "--tune"], "exclude each other"),
         (["--trials", "0"], "`trials` must be a whole number"),
+        (["--trials", "1001"], "`trials` must be at most 1000"),
         (["--data", "nowhere"], "steinkern data fetch covtype"),
         (["--settings", "nowhere.json"], "`--settings` nowhere.json cannot be read"),
     ],
@@ -216,15 +332,20 @@ def test_quick_mode_needs_no_download(tmp_path):
 def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_recorded_results():
     recorded = json.loads((Path(covtype.__file__).parent / "covtype_settings.json").read_text())["winners"]
     search = json.loads((RESULTS / "search.json").read_text())
-    reported = json.loads((RESULTS / "results.json").read_text())["settings"]["winners"]
+    reported = json.loads((RESULTS / "results.json").read_text())["settings"]
+    assert reported["protocol"]["partitions"] == list(range(20))
     for method in METHODS:
-        values = {rule: search[f"{method}/{rule}"]["result"] for rule in covtype_study.rules_of(method)}
-        chosen = choose(values, method)
-        assert recorded[method] == reported[method] == {"rule": chosen.rule, "step_size": chosen.step_size}
+        cells = {rule: search[f"{method}/{rule}"] for rule in covtype_study.rules_of(method)}
+        for rule, cell in cells.items():
+            assert cell["made_from"]["settings"] == [content(setting) for setting in grid(method, rule)]
+            assert cell["made_from"]["partitions"] == list(TUNING_PARTITIONS)
+        chosen = choose({rule: cell["result"] for rule, cell in cells.items()}, method)
+        assert recorded[method] == reported["winners"][method] == content(chosen)
 
 
 def test_runs_do_not_depend_on_which_other_trials_run():
-    setting, task = Setting("plain", 0.5), prepare(miniature(), 2, 2)
-    one = task._replace(**{name: getattr(task, name)[:1] for name in ("train_rows", "validation_rows", "test_rows")})
-    both, alone = (run_trials("vanilla", setting, some, (3,)) for some in (task, one))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[0], b[0], rtol=1e-5), both, alone)  # float32
+    setting = Setting("plain", 0.5)
+    both, alone = (
+        run_trials("vanilla", setting, prepare(miniature(), 2, partitions), (3,)) for partitions in ((0, 1), (1,))
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b[0], rtol=1e-5), both, alone)  # float32

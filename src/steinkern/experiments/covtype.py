@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -12,17 +11,22 @@ import numpy as np
 from .._types import check_count
 from .covtype_study import (
     CHECKPOINTS,
+    DAMPINGS,
+    HORIZONS,
     LATER,
     METHODS,
     REPORTED,
     STEP_SIZES,
     TITLES,
+    TUNING_PARTITIONS,
     Method,
     Setting,
     Task,
     checked,
     choose,
+    content,
     evaluate,
+    grid,
     prepare,
     rules_of,
     run_trials,
@@ -35,15 +39,14 @@ CASE = "covtype"
 LEVEL = 0.75
 """The accuracy that the paper's matrix variants reach "in less than 500 iterations"."""
 PAPER_ITERATIONS = 500
-_TUNING_TRIALS = 4
 _QUICK_CHECKPOINTS = (1, 5, 10, 20, 50, 100, 200)
 _COVTYPE_CLASS, _BREAST_CANCER_CLASS = 2, 1
 
 CAPTION = (
     "Covertype, class 2 against the rest, features scaled to [0, 1]: mean ± standard error over {trials} random "
     "70/10/20 partitions; 20 particles, batches of 256. Matrix variants: exact Fisher information, a running average; "
-    "the mixture's weights without determinants over the median bandwidth. Step rule and size were chosen on the "
-    "validation rows of four partitions."
+    "the mixture's weights without determinants over the median bandwidth. Step rule and size, its horizon "
+    "and the damping were chosen on the validation rows of four other partitions."
 )
 
 
@@ -98,7 +101,7 @@ def reproduce(
         directory: made where it does not exist.
         data: the data directory; see `data_directory`.
         methods: which to run.
-        num_trials: random partitions.
+        num_trials: random partitions, counted from 0.
         quick: scikit-learn's breast cancer data in place of Covertype, three trials, 200 iterations: no download.
         settings: a settings.json from `search`; the recorded settings by default.
         figures: draw them; needs matplotlib.
@@ -106,12 +109,15 @@ def reproduce(
     """
     runs = _methods(methods)
     check_count("trials", num_trials)
+    if num_trials > min(TUNING_PARTITIONS):
+        most = min(TUNING_PARTITIONS)
+        raise ValueError(f"`trials` must be at most {most}, since settings are chosen on later ones, got {num_trials}.")
     chosen = _read_settings(settings)
     missing = [method for method in runs if method not in chosen]
     if missing:
         raise ValueError(f"`--settings` holds none for {', '.join(missing)}. Run `--tune` for them.")
     num_trials = min(num_trials, 3) if quick else num_trials
-    task = _task(data, num_trials, quick)
+    task = _task(data, range(num_trials), quick)
     prepare_directory(directory)
     journal = Journal(directory / "curves.json")
     checkpoints = _QUICK_CHECKPOINTS if quick else CHECKPOINTS
@@ -128,7 +134,9 @@ def reproduce(
         "protocol": task.protocol(),
         "quick": quick,
         "step_sizes": STEP_SIZES,
-        "winners": {method: asdict(chosen[method]) for method in runs},
+        "horizons": HORIZONS,
+        "dampings": DAMPINGS,
+        "winners": {method: content(chosen[method]) for method in runs},
         "level": LEVEL,
         "iterations_to_level": {method: _rounded(own.iterations_to(LEVEL)) for method, own in curves.items()},
         "environment": journal.environments(),
@@ -154,23 +162,24 @@ def search(
     methods: Sequence[str] = METHODS,
     progress: Callable[[str], None] = print,
 ) -> None:
-    """Search step rules and sizes, into search.json (resumed where it exists) and settings.json."""
+    """Search all settings on partitions of their own, into search.json (resumed where it exists) and settings.json."""
     runs = _methods(methods)
-    task = _task(data, _TUNING_TRIALS, quick=False)
+    task = _task(data, TUNING_PARTITIONS, quick=False)
     prepare_directory(directory)
     journal = Journal(directory / "search.json")
     winners = json.loads(path.read_text())["winners"] if (path := directory / "settings.json").exists() else {}
     for method in runs:
         values: dict[str, list[float | None]] = {}
         for rule in rules_of(method):
-            made_from = {"step_sizes": STEP_SIZES, "checkpoints": REPORTED, **task.protocol()}
+            cell = grid(method, rule)
+            made_from = {"settings": [content(setting) for setting in cell], "checkpoints": REPORTED, **task.protocol()}
             found = journal.get(f"{method}/{rule}", made_from)
             if found is None:
-                likelihoods = [round(v, 5) if np.isfinite(v) else None for v in evaluate(method, rule, task)]
+                likelihoods = [round(v, 5) if np.isfinite(v) else None for v in evaluate(method, cell, task)]
                 found = journal.put(f"{method}/{rule}", made_from, likelihoods)
             values[rule] = found
             progress(f"{method} {rule}: {found}")
-        winners[method] = asdict(choose(values, method))
+        winners[method] = content(choose(values, method))
     write_json(directory / "settings.json", {"winners": winners})
 
 
@@ -196,14 +205,14 @@ def verdicts(curves: Mapping[str, Curves]) -> list[str]:
     return lines
 
 
-def _task(data: Path | None, num_trials: int, quick: bool) -> Task:
+def _task(data: Path | None, partitions: Sequence[int], quick: bool) -> Task:
     if quick:
-        return prepare(breast_cancer(), _BREAST_CANCER_CLASS, num_trials)
-    return prepare(load_covtype(data), _COVTYPE_CLASS, num_trials)
+        return prepare(breast_cancer(), _BREAST_CANCER_CLASS, partitions)
+    return prepare(load_covtype(data), _COVTYPE_CLASS, partitions)
 
 
 def _finished(journal: Journal, method: Method, setting: Setting, task: Task, checkpoints: Sequence[int]) -> Curves:
-    made_from = {**asdict(setting), **task.protocol()}
+    made_from = {"setting": content(setting), **task.protocol()}
     name = f"{method}/{len(task.train_rows)} trials/{len(task.labels)} rows"
     for known in ((*checkpoints, *LATER), tuple(checkpoints)):  # a longer run that is done holds the shorter one
         done = journal.get(name, {**made_from, "checkpoints": known})
@@ -253,7 +262,8 @@ def _read_settings(path: Path | None) -> dict[str, Setting]:
     """The settings by method; those that come with the package where no file is given."""
     try:
         file = resources.files(__package__).joinpath("covtype_settings.json") if path is None else path
-        return {method: checked(Setting(**own)) for method, own in json.loads(file.read_text())["winners"].items()}
+        winners = json.loads(file.read_text())["winners"]
+        return {method: checked(method, Setting(**own)) for method, own in winners.items()}
     except OSError as error:
         raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

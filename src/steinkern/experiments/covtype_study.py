@@ -3,19 +3,22 @@
 Class 2 against the rest, features scaled to [0, 1] (as in LIBSVM's scaled copy) with a column of ones, prior N(0, I),
 20 particles drawn from it, batches of 256 drawn with replacement, every trial on a random 70/10/20 partition.
 
-Step rules: "adagrad", the paper's; "plain"; and "decay", plain with the step size over 1 + t/100. A plain step size
+Step rules: "adagrad", the paper's; "plain"; and "decay", plain with the step size over 1 + t/horizon. A plain step size
 multiplies the velocity as it is where a metric has already divided by the curvature, and the velocity over N
 elsewhere; Langevin chains have step size / N. The matrix variants use the exact Fisher information in a running
 average. The mixture's weights leave the determinants out and widen with the median bandwidth: Eq. (17) itself is
 one-hot here.
 
-Step rule and size are chosen per method by the log-likelihood of the validation rows, averaged over the checkpoints
-from 50 to 2000 iterations, over one grid for all methods (Langevin chains have no Adagrad).
+Step rule and size, the horizon of a decay and the damping of a metric are chosen per method by the log-likelihood of
+validation rows, averaged over the checkpoints from 50 to 2000 iterations, over one grid for all methods (Langevin
+chains have no Adagrad). The search has partitions of its own, none of which is reported (they are of the same table, so
+its rows are in reported tests).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -39,36 +42,66 @@ from .training import measured_run
 
 Method: TypeAlias = Literal["sgld", "psgld", "vanilla", "average", "mixture"]
 METHODS: tuple[Method, ...] = ("sgld", "psgld", "vanilla", "average", "mixture")
+PRECONDITIONED = ("average", "mixture")
 Rule: TypeAlias = Literal["adagrad", "plain", "decay"]
 RULES: tuple[Rule, ...] = ("adagrad", "plain", "decay")
 STEP_SIZES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0)
+HORIZONS = (30.0, 100.0, 300.0)
+DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1)
+TUNING_PARTITIONS = (1000, 1001, 1002, 1003)
+"""The partitions that settings are chosen on. Those reported count from 0, so that none of them is among these."""
 NUM_PARTICLES = 20
 BATCH_SIZE = 256
-_CURVATURE = {"damping": 1e-3, "decay": 0.95, "refresh_every": 5}
+_CURVATURE = {"decay": 0.95, "refresh_every": 5}
 REPORTED = (50, 100, 200, 300, 500, 1000, 2000)
 CHECKPOINTS = (1, 5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 250, 300, 400, 500, 700, 1000, 1400, 2000)
 LATER = (3000, 4000, 6000, 8000, 10000)
 """Further checkpoints for a method that has not reached the paper's 0.75 by 2000."""
+_SETTINGS_AT_ONCE = 32
+"""So many under one `vmap`, the rest in turn: the validation rows' logits are 19 MB a setting, several times over."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The choices for one method."""
+    """The choices for one method; the horizon is of the rule "decay", the damping of the metric, where there is one."""
 
     rule: Rule
     step_size: Any
+    horizon: Any = None
+    damping: Any = None
 
 
-def checked(setting: Setting) -> Setting:
-    """The setting itself, if its rule is known and its step size positive."""
+def checked(method: Method, setting: Setting) -> Setting:
+    """The setting itself, if it is one of the method: a known rule, and positive numbers, those that it uses."""
+    check_choice("method", method, METHODS)
     check_choice("rule", setting.rule, RULES)
+    if setting.rule not in rules_of(method):
+        raise ValueError(f"`rule` must be 'plain' or 'decay' for {method}, whose noise needs a known step size.")
     check_positive("step_size", setting.step_size)
+    _check_used("horizon", setting.horizon, setting.rule == "decay", f"the rule {setting.rule!r}")
+    _check_used("damping", setting.damping, method in PRECONDITIONED, method)
     return setting
 
 
-class Task(NamedTuple):
-    """The table, and for every trial its rows for training, for validation and for testing."""
+def _check_used(name: str, value: Any, used: bool, user: str) -> None:
+    """Raise unless there is a positive number where it is used, and none where it is not."""
+    if not used and value is not None:
+        raise ValueError(f"`{name}` must not be given for {user}, which has none, got {value!r}.")
+    if used and value is None:
+        raise ValueError(f"`{name}` must be given for {user}, got none.")
+    if used:
+        check_positive(name, value)
 
+
+def content(setting: Setting) -> dict[str, Any]:
+    """A setting as JSON, without the numbers that it does not use."""
+    return {name: value for name, value in asdict(setting).items() if value is not None}
+
+
+class Task(NamedTuple):
+    """The table, and for every trial its partition: a number, and the rows to train, to validate and to test on."""
+
+    partitions: tuple[int, ...]
     features: Float32[np.ndarray, "rows columns"]
     labels: Float32[np.ndarray, " rows"]
     train_rows: Integer[np.ndarray, "trials train"]
@@ -84,21 +117,25 @@ class Task(NamedTuple):
         """What a run does beyond its setting: a result is that of another run where any of this is another."""
         sizes = {"particles": NUM_PARTICLES, "batch_size": BATCH_SIZE}
         data = fingerprint(self.features, self.labels, self.train_rows)
-        return {"trials": len(self.train_rows), "data": data, **sizes, **_CURVATURE}
+        return {"partitions": list(self.partitions), "data": data, **sizes, **_CURVATURE}
 
 
-def prepare(data: Classification, positive: int, num_trials: int) -> Task:
-    """Features scaled to [0, 1] and a column of ones; label `positive` against the rest; a partition a trial."""
+def prepare(data: Classification, positive: int, partitions: Sequence[int]) -> Task:
+    """Features scaled to [0, 1] and a column of ones; label `positive` against the rest; a trial a partition.
+
+    Args:
+        data: the raw table.
+        positive: the label to tell from all others.
+        partitions: the seeds of the random partitions, and of the random numbers of the trials on them.
+    """
     raw = data.features.astype(np.float32)
     low, high = raw.min(0), raw.max(0)
     scaled = (raw - low) / np.where(high > low, high - low, np.float32(1))
     features = np.concatenate([scaled, np.ones((len(raw), 1), np.float32)], axis=1).astype(np.float32)
     labels = (data.labels == positive).astype(np.float32)
-    rows = np.stack(
-        [np.random.default_rng(trial).permutation(len(labels)).astype(np.int32) for trial in range(num_trials)]
-    )
+    rows = np.stack([np.random.default_rng(seed).permutation(len(labels)).astype(np.int32) for seed in partitions])
     ends = round(0.7 * len(labels)), round(0.8 * len(labels))
-    return Task(features, labels, *np.split(rows, ends, axis=1))
+    return Task(tuple(partitions), features, labels, *np.split(rows, ends, axis=1))
 
 
 class Scores(NamedTuple):
@@ -109,16 +146,14 @@ class Scores(NamedTuple):
 
 
 def build(method: Method, setting: Setting, num_data: int) -> AbstractSampler:
-    """The sampler of a setting. The step size may be traced, so that many of them run at once."""
-    check_choice("method", method, METHODS)
+    """The sampler of a setting. The setting's numbers may be traced, so that many of them run at once."""
+    checked(method, setting)
     size = jnp.asarray(setting.step_size, jnp.float32)
 
     def schedule(count: Any) -> Array:
-        return size / (1 + like(count, size) / 100) if setting.rule == "decay" else size
+        return size / (1 + like(count, size) / like(setting.horizon, size)) if setting.rule == "decay" else size
 
     if method in ("sgld", "psgld"):
-        if setting.rule == "adagrad":
-            raise ValueError(f"`rule` must be 'plain' or 'decay' for {method}, whose noise needs a known step size.")
         return (sgld if method == "sgld" else psgld)(lambda count: schedule(count) / num_data)
     unit = num_data if method == "vanilla" else 1
     if setting.rule == "adagrad":
@@ -127,7 +162,8 @@ def build(method: Method, setting: Setting, num_data: int) -> AbstractSampler:
         optimiser = optax.scale_by_learning_rate(lambda count: schedule(count) / unit)
     if method == "vanilla":
         return svgd(optimiser=optimiser)
-    settings: dict[str, Any] = {"curvature": Fisher(logit, Bernoulli()), "optimiser": optimiser, **_CURVATURE}
+    settings: dict[str, Any] = {"curvature": Fisher(logit, Bernoulli()), "optimiser": optimiser}
+    settings |= {"damping": setting.damping, **_CURVATURE}
     if method == "average":
         return matrix_svgd("average", **settings)
     return matrix_svgd("mixture", temperature=Median(), weighting="no_determinant", **settings)
@@ -172,38 +208,53 @@ def predictive_scores(logits: Float[Array, "rows n"], labels: Float[Array, " row
 
 def run_trials(method: Method, setting: Setting, task: Task, checkpoints: Sequence[int]) -> Scores:
     """All trials of a setting under one `vmap`, scored on the test rows: (trials, checkpoints)."""
-    numbers = jnp.asarray([setting.step_size], jnp.float32)
-    scores = _run(method, setting.rule, numbers, task, task.test_rows, checkpoints, 0)
+    scores = _run(method, [setting], task, task.test_rows, checkpoints, 0)
     return jax.tree.map(lambda leaf: np.asarray(leaf)[0], scores)
 
 
-def evaluate(method: Method, rule: Rule, task: Task, step_sizes: Sequence[float] = STEP_SIZES) -> list[float]:
-    """The validation log-likelihood of every step size, a mean over trials and checkpoints from 50 to 2000."""
-    scores = _run(method, rule, jnp.asarray(step_sizes, jnp.float32), task, task.validation_rows, REPORTED, 1)
+def evaluate(method: Method, settings: Sequence[Setting], task: Task) -> list[float]:
+    """The validation log-likelihood of settings of one rule, each a mean over trials and checkpoints, 50 to 2000."""
+    scores = _run(method, settings, task, task.validation_rows, REPORTED, 1)
     return [float(value) for value in np.asarray(scores.log_likelihood).mean(axis=(1, 2))]
 
 
 def _run(
     method: Method,
-    rule: Rule,
-    step_sizes: Float[Array, " settings"],
+    settings: Sequence[Setting],
     task: Task,
     scored_rows: np.ndarray,
     checkpoints: Sequence[int],
     seed: int,
 ) -> Scores:
+    """All settings and trials in one program: scores (settings, trials, checkpoints)."""
+    rule = settings[0].rule
+    for setting in settings:  # here, since their numbers are traced from now on
+        checked(method, setting)
+        if setting.rule != rule:
+            raise ValueError(f"settings that run together must have one rule, got {rule!r} and {setting.rule!r}.")
+
     @jax.jit
-    def run(sizes: Array, numbers: Array, features: Array, labels: Array, train_rows: Array, rows: Array) -> Scores:
-        def one(size: Array, number: Array, own_rows: Array, own_scored: Array) -> Scores:
-            key = jr.fold_in(jr.key(seed), number)
-            return trial(key, method, Setting(rule, size), features, labels, own_rows, own_scored, checkpoints)
+    def run(numbers: Array, partitions: Array, features: Array, labels: Array, train: Array, scored: Array) -> Scores:
+        def one(own: Array, partition: Array, train_rows: Array, rows: Array) -> Scores:
+            damping = own[2] if method in PRECONDITIONED else None
+            setting = Setting(rule, own[0], own[1] if rule == "decay" else None, damping)
+            key = jr.fold_in(jr.key(seed), partition)
+            return trial(key, method, setting, features, labels, train_rows, rows, checkpoints)
 
-        over_trials = jax.vmap(one, (None, 0, 0, 0))
-        return jax.vmap(over_trials, (0, None, None, None))(sizes, numbers, train_rows, rows)
+        def over_trials(own: Array) -> Scores:
+            return jax.vmap(one, (None, 0, 0, 0))(own, partitions, train, scored)
 
-    trials = jnp.arange(len(task.train_rows))
+        return jax.lax.map(over_trials, numbers, batch_size=_SETTINGS_AT_ONCE)
+
+    numbers = jnp.asarray([_numbers(setting) for setting in settings], jnp.float32)
     table = (jnp.asarray(task.features), jnp.asarray(task.labels))
-    return run(step_sizes, trials, *table, jnp.asarray(task.train_rows), jnp.asarray(scored_rows))
+    rows = (jnp.asarray(task.train_rows), jnp.asarray(scored_rows))
+    return run(numbers, jnp.asarray(task.partitions), *table, *rows)
+
+
+def _numbers(setting: Setting) -> list[float]:
+    numbers = (setting.step_size, setting.horizon, setting.damping)
+    return [math.nan if number is None else number for number in numbers]  # stands for none, and is not looked at
 
 
 def rules_of(method: Method) -> tuple[Rule, ...]:
@@ -211,13 +262,20 @@ def rules_of(method: Method) -> tuple[Rule, ...]:
     return ("plain", "decay") if method in ("sgld", "psgld") else RULES
 
 
+def grid(method: Method, rule: Rule) -> list[Setting]:
+    """A cell of the search: all settings of a method with a rule, in the order of their results."""
+    horizons: tuple[float | None, ...] = HORIZONS if rule == "decay" else (None,)
+    dampings: tuple[float | None, ...] = DAMPINGS if method in PRECONDITIONED else (None,)
+    return [Setting(rule, *numbers) for numbers in product(STEP_SIZES, horizons, dampings)]
+
+
 def choose(values: Mapping[str, Sequence[float | None]], method: Method) -> Setting:
-    """The setting of the highest finite validation log-likelihood; `values` are those of each rule."""
+    """The setting of the highest finite validation log-likelihood; `values` are those of each rule's grid."""
     best: tuple[float, Setting] | None = None
     for rule in rules_of(method):
-        for step_size, value in zip(STEP_SIZES, values[rule], strict=True):
+        for setting, value in zip(grid(method, rule), values[rule], strict=True):
             if value is not None and math.isfinite(value) and (best is None or value > best[0]):
-                best = value, Setting(rule, step_size)
+                best = value, setting
     if best is None:
         raise ValueError(f"no setting of {method} ended with a finite log-likelihood.")
     return best[1]
