@@ -21,6 +21,8 @@ from .ensemble import Ensemble as Ensemble
 from .ensemble import ensemble as ensemble
 from .fit import fit as fit
 from .graphical import Graphical as Graphical
+from .half_bayesian import HalfBayesian as HalfBayesian
+from .half_bayesian import half_bayesian as half_bayesian
 from .kernel_rule import AbstractKernelRule as AbstractKernelRule
 from .kernel_rule import Averaged as Averaged
 from .kernel_rule import MetricSettings as MetricSettings
@@ -54,6 +56,8 @@ from .metric import DenseMetric as DenseMetric
 from .mixture import Mixture as Mixture
 from .particles import Layout as Layout
 from .particles import Scored as Scored
+from .particles import merge as merge
+from .particles import split as split
 from .reparam import AbstractSupport as AbstractSupport
 from .reparam import greater_than as greater_than
 from .reparam import interval as interval

@@ -137,6 +137,7 @@ def fit(
             if callback is not None and callback(int(loop.step), loop.state, loop.info):
                 stopped = True
                 break
+    bound = sampler.target_at(loop.state, bound)
     finite, _ = _first_look(bound, loop.state.points, example, sampler.differentiates)
     result = _result(bound, sampler, loop, records, record_particles, int(jnp.sum(~finite)), stopped)
     if throw and result.status is Status.DIVERGED:
@@ -246,6 +247,8 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     bound.space.check(values)
     if earlier is None:
         return bound, _unconstrained(bound, values), 0
+    if bound.shared is not None and earlier.target.shared is not None:
+        bound = bound.sharing(earlier.target.shared)
     same = eqx.tree_equal(earlier.target.space, bound.space)  # with other constraints the coordinates are others
     return bound, earlier.points if same else _unconstrained(bound, values), earlier.num_steps
 
@@ -333,7 +336,8 @@ def _result(
 
 @eqx.filter_jit
 def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTree:
-    constrain = target.constrain
+    assert target.space is not None
+    constrain = target.space.constrain  # the particles alone: one copy of what they share is enough
     for _ in range(batch_axes):
         constrain = jax.vmap(constrain)
     return constrain(points)

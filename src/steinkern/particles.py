@@ -1,5 +1,6 @@
 """Particles at the edge and inside: a pytree with a leading particle axis outside, one (n, d) array inside."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -94,6 +95,41 @@ class Layout(eqx.Module):
         pieces = jnp.split(vector, list(accumulate(self.sizes))[:-1])
         leaves = [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
+
+
+def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, PyTree]:
+    """Which leaves of a parameter pytree are particles, and which are shared by all particles.
+
+    >>> particles, shared = split({"network": weights, "output": ten_outputs}, "output")
+
+    Args:
+        parameters: any pytree, such as a dictionary or an Equinox module. The leaves that become particles carry a
+            leading particle axis; the others have the shape that the model expects.
+        particles: names of leaves, or of subtrees for all leaves in them, spelled as paths: "output", "layers.2.bias".
+
+    Returns:
+        Two pytrees of the structure of `parameters`, each with `None` where the leaf is in the other. The first goes
+        to `fit` as its particles, the second to the target as `shared`.
+    """
+    wanted = (particles,) if isinstance(particles, str) else tuple(particles)
+    paths, structure = jax.tree_util.tree_flatten_with_path(parameters)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    unknown = [want for want in wanted if not any(_is_in(name, want) for name in names)]
+    if unknown or not wanted:
+        listed = ", ".join(map(repr, unknown)) or "no name at all"
+        raise ValueError(f"`particles` must name leaves among {', '.join(names)}, got {listed}.")
+    chosen = [any(_is_in(name, want) for want in wanted) for name in names]
+    mask = jax.tree_util.tree_unflatten(structure, chosen)
+    return eqx.partition(parameters, mask)
+
+
+def merge(particle: PyTree, shared: PyTree) -> PyTree:
+    """The parameters that `split` took apart, from one particle's leaves and the shared ones."""
+    return particle if shared is None else eqx.combine(particle, shared)
+
+
+def _is_in(name: str, subtree: str) -> bool:
+    return name == subtree or name.startswith(f"{subtree}.")
 
 
 def check_particles(particles: PyTree) -> int:

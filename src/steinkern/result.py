@@ -57,6 +57,11 @@ class Result:
     loop: Any
     """Everything the next step needs."""
 
+    @property
+    def shared(self) -> PyTree:
+        """The parameters that all particles have in common, as they are now; `None` where there are none."""
+        return self.target.shared
+
     def scores(self, data: Batch = None) -> Points:
         """∇log p at the particles, in unconstrained coordinates; give the (full) data where the target has data."""
         data = jax.tree.map(jnp.asarray, data)

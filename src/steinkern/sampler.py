@@ -53,6 +53,10 @@ class AbstractSampler(eqx.Module):
         """Whether the sampler needs the gradient of the target."""
         return True
 
+    def target_at(self, state: Any, target: AbstractTarget) -> AbstractTarget:
+        """The target that the particles of `state` stand for: another one where a sampler moves shared parameters."""
+        return target
+
     def check(self, points: Points) -> None:
         """Raise where the sampler does not fit the particles, before anything runs."""
         return None

@@ -75,7 +75,7 @@ class GradientFreeSVGD(AbstractSampler):
 
     def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         points = state.points
-        surrogate = LogDensity(self.surrogate, support=target.support, space=target.space)
+        surrogate = LogDensity(self.surrogate, support=target.support, space=target.space, shared=target.shared)
         log_rho, surrogate_scores = jax.vmap(jax.value_and_grad(surrogate.log_density))(points)
         log_weights = log_rho - target.log_densities(points, batch)
         if self.normalise:

@@ -25,6 +25,7 @@ from ._types import (
     is_concrete,
     like,
 )
+from .particles import merge
 from .reparam import Space
 
 Target = TypeVar("Target", bound="AbstractTarget")
@@ -40,6 +41,7 @@ class AbstractTarget(eqx.Module):
     space: eqx.AbstractVar[Space | None]
     power: eqx.AbstractVar[Any]
     support: eqx.AbstractVar[PyTree]
+    shared: eqx.AbstractVar[PyTree]
 
     @property
     @abc.abstractmethod
@@ -76,11 +78,15 @@ class AbstractTarget(eqx.Module):
         """The target p^power."""
         return eqx.tree_at(lambda target: target.power, self, as_number(power))
 
+    def sharing(self: Target, shared: PyTree) -> Target:
+        """The same target with other values of the parameters that all particles share."""
+        return eqx.tree_at(lambda target: target.shared, self, shared, is_leaf=lambda node: node is None)
+
     def constrain(self, vector: Vector) -> PyTree:
-        """The parameters at an unconstrained vector."""
+        """The parameters at an unconstrained vector, the shared ones included."""
         if self.space is None:
             raise ValueError("this target is not bound to a parameter space: call `target.bind(particle)` first.")
-        return self.space.constrain(vector)
+        return merge(self.space.constrain(vector), self.shared)
 
     def log_jacobian(self, vector: Vector) -> Scalar:
         """Log |det| of the map from the unconstrained vector to the parameters."""
@@ -127,12 +133,14 @@ class LogDensity(AbstractTarget):
     Args:
         function: returns a scalar, log p up to a constant.
         support: where the parameters live (see `Space.of`): for example `{"scale": steinkern.positive}`.
+        shared: parameters that all particles have in common, from `steinkern.split`. `function` gets them in place.
     """
 
     function: Any
     support: PyTree = eqx.field(default=None, kw_only=True)
     space: Space | None = eqx.field(default=None, kw_only=True)
     power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
+    shared: PyTree = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         check_callable("function", self.function, "a log density, a function of the parameters")
@@ -173,6 +181,8 @@ class Posterior(AbstractTarget):
         log_likelihood: `log_likelihood(parameters, example)`, a scalar for *one* example (one row of the data).
         num_data: N, the number of examples in the full data.
         support: where the parameters live (see `Space.of`).
+        shared: parameters that all particles have in common, from `steinkern.split`. `log_prior` and `log_likelihood`
+            get them in place.
     """
 
     log_prior: Any
@@ -181,6 +191,7 @@ class Posterior(AbstractTarget):
     support: PyTree = eqx.field(default=None, kw_only=True)
     space: Space | None = eqx.field(default=None, kw_only=True)
     power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
+    shared: PyTree = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         check_callable("log_prior", self.log_prior, "a function of the parameters")

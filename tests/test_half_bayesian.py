@@ -1,0 +1,182 @@
+"""Some parameters particles, the rest shared: taking them apart, training them, and what must not change."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import steinkern as sk
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+
+def tree(n: int = 5):
+    return {"net": {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, "output": jnp.ones((n, 2)), "output_bias": jnp.ones(4)}
+
+
+def test_named_leaves_are_taken_out_and_put_back():
+    particles, shared = sk.split(tree(), "output")
+    assert jax.tree.map(jnp.shape, particles) == {"net": {"w": None, "b": None}, "output": (5, 2), "output_bias": None}
+    assert shared["output"] is None
+    assert eqx.tree_equal(sk.merge(particles, shared), tree())
+
+
+def test_a_name_stands_for_all_leaves_below_it_and_for_nothing_beside_it():
+    particles, shared = sk.split(tree(), ["net", "output"])
+    assert len(jax.tree.leaves(particles)) == 3
+    assert jax.tree.leaves(shared)[0].shape == (4,)  # output_bias is not below output
+    layers = eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))
+    particles, _ = sk.split(layers, "layers.1.weight")
+    assert [leaf.shape for leaf in jax.tree.leaves(eqx.filter(particles, eqx.is_array))] == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("names", "got"), [("outputs", "'outputs'"), (["net", "x.y"], "'x.y'"), ([], "no name at all")]
+)
+def test_unknown_names_are_refused_with_those_that_exist(names, got):
+    with pytest.raises(ValueError, match=rf"among net.b, net.w, output, output_bias, got {got}"):
+        sk.split(tree(), names)
+
+
+def regression(key):
+    """y = a x₁ + b x₂ with a and b correlated through the data; the posterior of a given b is Gaussian."""
+    x_key, noise_key = jr.split(key)
+    x = jr.normal(x_key, (40, 2)) @ jnp.array([[1.0, 0.6], [0.0, 0.8]])
+    return x, x @ jnp.array([1.5, -0.7]) + jr.normal(noise_key, (40,))
+
+
+def log_likelihood(parameters, example):
+    x, y = example
+    return -0.5 * (y - parameters["a"] * x[0] - parameters["b"] * x[1]) ** 2
+
+
+def log_prior(parameters):
+    return -0.5 * (parameters["a"] ** 2 + parameters["b"] ** 2) / 100
+
+
+def start(n: int = 30):
+    return {"a": jnp.linspace(-1.0, 1.0, n), "b": jnp.zeros(())}
+
+
+@pytest.mark.parametrize(
+    "sampler", [sk.svgd(optimiser=0.3), sk.matrix_svgd("average", sk.Hessian(), optimiser=0.3)], ids=["svgd", "matrix"]
+)
+def test_particles_follow_the_conditional_and_the_rest_its_best_value(sampler, key):
+    """With Gaussian particles the mean log density over them is maximal at b = the joint mode's b."""
+    x, y = regression(key)
+    particles, shared = sk.split(start(), "a")
+    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
+    result = sk.fit(
+        key, target, sk.half_bayesian(sampler, optax.adam(optax.linear_schedule(0.1, 0.0, 700))), particles, (x, y),
+        num_steps=700,
+    )  # fmt: skip
+    precision = x.T @ x + jnp.eye(2) / 100
+    mode = jnp.linalg.solve(precision, x.T @ y)
+    np.testing.assert_allclose(result.shared["b"], mode[1], atol=2e-3)
+    np.testing.assert_allclose(jnp.mean(result.particles["a"]), mode[0], atol=2e-3)
+    # The spread is that of a given b, not the wider marginal one: what a half-Bayesian posterior leaves out.
+    assert jnp.std(result.particles["a"]) * jnp.sqrt(precision[0, 0]) == pytest.approx(1, abs=0.12)
+    assert result.particles["b"] is None
+
+
+def test_nothing_shared_but_constants_is_the_fully_bayesian_fit(key):
+    """A shared parameter on which nothing depends changes nothing of the particles."""
+    x, y = regression(key)
+    sampler = sk.matrix_svgd("mixture", sk.Hessian(), optimiser=0.1)
+    both = {"a": jnp.linspace(-1.0, 1.0, 10), "b": jnp.linspace(0.0, 1.0, 10)}
+    plain = sk.fit(key, sk.Posterior(log_prior, log_likelihood, 40), sampler, both, (x, y), num_steps=20, batch_size=8)
+    particles, shared = sk.split({**both, "unused": jnp.ones(3)}, ["a", "b"])
+    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
+    half = sk.fit(key, target, sk.half_bayesian(sampler, 0.1), particles, (x, y), num_steps=20, batch_size=8)
+    np.testing.assert_allclose(half.points, plain.points, rtol=1e-12)
+    np.testing.assert_array_equal(half.shared["unused"], jnp.ones(3))
+
+
+def test_shared_parameters_move_along_the_mean_gradient(key):
+    x, y = regression(key)
+    particles, shared = sk.split(start(4), "a")
+    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
+    sampler = sk.half_bayesian(sk.svgd(), optax.sgd(1e-3))
+    result = sk.fit(key, target, sampler, particles, (x, y), num_steps=1)
+
+    def mean_log_density(b):
+        def one(a):
+            parameters = {"a": a, "b": b}
+            rows = jax.vmap(lambda *example: log_likelihood(parameters, example))(x, y)
+            return log_prior(parameters) + jnp.sum(rows)
+
+        return jnp.mean(jax.vmap(one)(start(4)["a"]))
+
+    np.testing.assert_allclose(result.shared["b"], 1e-3 * jax.grad(mean_log_density)(jnp.zeros(())), rtol=1e-10)
+
+
+def test_without_training_shared_parameters_stay(key):
+    x, y = regression(key)
+    particles, shared = sk.split({**start(), "b": jnp.asarray(0.4)}, "a")
+    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
+    result = sk.fit(key, target, sk.sgld(1e-3), particles, (x, y), num_steps=5)
+    assert result.shared["b"] == 0.4
+    assert result.scores((x, y)).shape == (30, 1)
+
+
+def test_a_fit_goes_on_where_it_stopped(key):
+    x, y = regression(key)
+    particles, shared = sk.split(start(6), "a")
+    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
+    sampler = sk.half_bayesian(sk.svgd(), optax.adam(0.01))
+    whole = sk.fit(key, target, sampler, particles, (x, y), num_steps=10, batch_size=5)
+    half = sk.fit(key, target, sampler, particles, (x, y), num_steps=6, batch_size=5)
+    rest = sk.fit(key, target, sampler, half, (x, y), num_steps=4, batch_size=5)
+    np.testing.assert_array_equal(rest.points, whole.points)
+    np.testing.assert_array_equal(rest.shared["b"], whole.shared["b"])
+    other = sk.fit(key, target, sk.sgld(1e-6), whole, (x, y), num_steps=1)
+    assert other.shared["b"] == whole.shared["b"]  # another sampler starts from what was learnt
+
+
+def test_functions_among_the_shared_leaves_stay_where_they_are(key):
+    network = eqx.nn.MLP(2, 4, 8, 1, key=key)
+    parameters = {"network": network, "output": jr.normal(key, (5, 4))}
+
+    def density(parameters, data):
+        x, y = data
+        outputs = jax.vmap(parameters["network"])(x) @ parameters["output"]
+        return -0.5 * jnp.sum((y - outputs) ** 2) - 0.5 * jnp.sum(parameters["output"] ** 2)
+
+    particles, shared = sk.split(parameters, "output")
+    sampler = sk.half_bayesian(sk.svgd(), optax.adam(1e-2))
+    data = regression(key)
+    result = sk.fit(key, sk.LogDensity(density, shared=shared), sampler, particles, data, num_steps=20)
+    assert result.shared["network"].activation is network.activation
+    before, after = (
+        float(
+            jnp.mean(jax.vmap(lambda w, t=tree_: density(sk.merge({"network": None, "output": w}, t), data))(outputs))
+        )
+        for tree_, outputs in ((shared, parameters["output"]), (result.shared, result.particles["output"]))
+    )
+    assert after > before
+
+
+def test_shared_numbers_that_turn_infinite_stop_the_run_before_they_are_kept(key):
+    def density(parameters):
+        # Overflows in the shared parameter alone: the particles' own scores stay finite one step longer.
+        return -0.5 * jnp.sum(parameters["x"] ** 2) + jnp.exp(parameters["v"])
+
+    particles, shared = sk.split({"x": jr.normal(key, (4, 1)), "v": jnp.asarray(700.0)}, "x")
+    sampler = sk.half_bayesian(sk.svgd(), optax.sgd(1e10))
+    result = sk.fit(key, sk.LogDensity(density, shared=shared), sampler, particles, num_steps=5, throw=False)
+    assert result.status is sk.Status.DIVERGED
+    assert np.isfinite(result.shared["v"])
+
+
+def test_what_cannot_be_trained_is_refused(key):
+    with pytest.raises(ValueError, match="needs a target with shared parameters"):
+        sk.fit(key, lambda x: -(x**2), sk.half_bayesian(sk.svgd()), jnp.ones(3), num_steps=1)
+    with pytest.raises(ValueError, match="`sampler` must be a sampler"):
+        sk.half_bayesian(optax.adam(0.1))
+    particles, shared = sk.split({"x": jnp.ones((3, 1)), "count": jnp.asarray(3)}, "x")
+    target = sk.LogDensity(lambda p: -jnp.sum(p["x"] ** 2), shared=shared)
+    with pytest.raises(ValueError, match="at least one floating-point array"):
+        sk.fit(key, target, sk.half_bayesian(sk.svgd()), particles, num_steps=1)
