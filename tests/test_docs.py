@@ -35,6 +35,7 @@ def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, 
     assert float(printed.split()[-1]) == pytest.approx(3.0, abs=0.05)
     assert float(names["noise"]) == pytest.approx(0.12, abs=0.02)
     assert names["result"].status is sk.Status.FINISHED
+    assert float(names["accuracy"]) == pytest.approx(0.99, abs=0.02)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -53,7 +54,7 @@ def test_links_in_the_docs_lead_somewhere(page: Path):
         assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-@pytest.mark.parametrize("study", ["toy", "covtype", "uci"])
+@pytest.mark.parametrize("study", ["toy", "covtype", "uci", "sentences"])
 def test_tables_in_the_readme_are_those_of_the_results(study: str):
     readme = (ROOT / "README.md").read_text()
     lines = [line for line in (ROOT / "results" / study / "table.md").read_text().splitlines() if line.startswith("|")]

@@ -16,7 +16,7 @@ except ImportError as error:
 
 from . import __version__
 from .cli_data import data
-from .experiments import covtype, covtype_study, toy, uci, uci_study
+from .experiments import covtype, covtype_study, sentence_study, sentences, text, toy, uci, uci_study
 from .experiments.results import aligned
 
 app = typer.Typer(
@@ -108,6 +108,7 @@ _TUNE = typer.Option(
     "--tune", help="Search the settings instead, into OUT/search.json and OUT/settings.json; resumable."
 )
 _SETTINGS = typer.Option(help="A settings.json from --tune, in place of the recorded settings.")
+_JOBS = typer.Option(help="Rows compiled and run at once; by default 6 on an accelerator, 1 on a CPU.")
 _QUICK = typer.Option("--quick", help="Data that scikit-learn ships, few trials: a look in a minute or two, offline.")
 
 
@@ -147,9 +148,7 @@ def reproduce_uci(
     quick: Annotated[bool, _QUICK] = False,
     methods: Annotated[str, _METHODS] = ",".join(uci_study.METHODS),
     hidden_layers: Annotated[int, typer.Option(help="Hidden layers of 50 units each.", min=1)] = 2,
-    jobs: Annotated[
-        int | None, typer.Option(help="Rows compiled and run at once; by default 6 on an accelerator, 1 on a CPU.")
-    ] = None,
+    jobs: Annotated[int | None, _JOBS] = None,
     tune: Annotated[bool, _TUNE] = False,
     settings: Annotated[Path | None, _SETTINGS] = None,
 ) -> None:
@@ -170,8 +169,49 @@ def reproduce_uci(
     _print_report(report.tables, report.verdicts, out)
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+@reproduce.command("sentences")
+def reproduce_sentences(
+    out: Annotated[Path, typer.Option(help="Where to write results.json, table.md and the figure.")] = Path(
+        "out/sentences"
+    ),
+    data: Annotated[Path | None, _DATA] = None,
+    datasets: Annotated[str, typer.Option(help="Comma-separated; those of Table 2 by default.")] = ",".join(text.TEXTS),
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated files of word vectors (.npz, word2vec's .bin, text), used side by side; by default "
+            "those of the data directory."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small generated corpus and two folds: a look in two minutes, offline.")
+    ] = False,
+    methods: Annotated[str, _METHODS] = ",".join(sentence_study.METHODS),
+    folds: Annotated[int, typer.Option(help="How many of the ten folds to run.")] = sentence_study.FOLDS,
+    jobs: Annotated[int | None, _JOBS] = None,
+    tune: Annotated[bool, _TUNE] = False,
+    settings: Annotated[Path | None, _SETTINGS] = None,
+) -> None:
+    """Sentence classification with half-Bayesian recurrent networks: Table 2.
+
+    Finished rows are kept in OUT and not run again.
+    """
+    chosen, names = _names(methods), _names(datasets)
+    tables = None if vectors is None else [Path(path) for path in _names(vectors)]
+    _check_modes(quick, tune)
+    if tune:
+        sentences.search(names, out, data=data, vectors=tables, methods=chosen, jobs=jobs, progress=print)
+        print(f"settings written to {out / 'settings.json'}")
+        return
+    report = sentences.reproduce(
+        names, out, data=data, vectors=tables, methods=chosen, folds=folds, quick=quick, settings=settings, jobs=jobs,
+        progress=print,
+    )  # fmt: skip
+    _print_report(report.tables, report.verdicts, out)
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def _check_modes(quick: bool, tune: bool) -> None:

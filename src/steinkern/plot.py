@@ -27,7 +27,7 @@ _PARTICLE = "#D55E00"
 _SHADES = ("#E4ECF5", "#C8D8E9", "#A3BEDA", "#7BA1C7")  # light to dark: particles stay the loudest thing in a figure
 _MASSES = (0.99, 0.9, 0.7, 0.4)
 _INK, _QUIET = "#262626", "#6B6B6B"
-_STYLE = {
+STYLE = {
     "font.size": 8.0,
     "axes.titlesize": 8.5,
     "axes.labelsize": 8.5,
@@ -48,6 +48,7 @@ _STYLE = {
     "legend.frameon": False,
     "text.color": _INK,
 }
+"""Matplotlib settings that all figures share, for `matplotlib.rc_context`."""
 
 Box = tuple[float, float, float, float]
 Particles = Float[Array, "n 2"] | Float[np.ndarray, "n 2"]
@@ -103,7 +104,7 @@ def density(
         resolution: of the grid on which the density is evaluated, along each axis.
     """
     matplotlib = _matplotlib()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         width = 3.2
         figure = _figure((width, width * _aspect(window) + (0.3 if title else 0.0)))
         axes = figure.add_subplot()
@@ -189,7 +190,7 @@ def curves(
     if len(labels) > len(COLOURS):
         raise ValueError(f"`panels` must have at most {len(COLOURS)} labels, to be told apart, got {len(labels)}.")
     colours = dict(zip(labels, COLOURS, strict=False))
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = _figure((2.5 * len(panels) + 0.3, 2.75))
         handles: dict[str, Any] = {}
         row = figure.subplots(1, len(panels), sharey=limits is None, squeeze=False)[0]
@@ -258,7 +259,7 @@ def save_backdrop(
     """
     check_count("width", width, least=10)
     matplotlib = _matplotlib()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = _figure((width / 100, width / 100 * _aspect(window)))
         figure.set_layout_engine("none")
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -388,7 +389,7 @@ def _grid(
     heights = [_aspect(row.window) for row in rows]
     same = len({tuple(row.window) for row in rows}) == 1  # then the numbers below the last row speak for all
     shades: dict[Any, _Shades] = {}
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         extra = (0.25 if title else 0.0) + (0.4 if same else 0.25 + 0.17 * len(rows))
         figure = _figure((side * len(columns) + 0.6, 0.95 * side * sum(heights) + extra))
         grid = figure.subplots(len(rows), len(columns), squeeze=False, height_ratios=heights)

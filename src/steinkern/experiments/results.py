@@ -22,6 +22,7 @@ TITLES = {
     "average": "Matrix-SVGD (average)",
     "mixture": "Matrix-SVGD (mixture)",
     "ensemble": "Deep ensemble",
+    "point": "Point estimate",
 }
 """The methods' names in tables and legends."""
 

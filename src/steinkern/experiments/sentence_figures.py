@@ -1,0 +1,49 @@
+"""The sentence study as dots: every method's error, log-likelihood and calibration on every dataset."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from .. import plot
+from .paper import TABLE_2
+from .results import TITLES
+from .sentence_study import METHODS
+from .sentence_table import METRICS, Rows, row_of
+
+
+def write_dots(path: Path, finished: Rows) -> None:
+    """A row of panels a metric, a panel a dataset; bars are one standard error, crosses the paper's numbers."""
+    style: Any = plot.STYLE
+    with matplotlib.rc_context(style):
+        plot.save(_dots(finished), path)
+
+
+def _dots(finished: Rows) -> Figure:
+    names = list(dict.fromkeys(name for name, _ in finished))
+    methods = [method for method in METHODS if any(own == method for _, own in finished)]
+    heights = list(range(len(methods), 0, -1))
+    figure = Figure(figsize=(1.6 * len(names) + 1.6, 1.9 * len(METRICS)), layout="constrained")
+    parts: Any = figure.subfigures(len(METRICS), 1)
+    for part, (metric, (title, _, _)) in zip(parts, METRICS.items(), strict=True):
+        part.supxlabel(title + (" (×: the paper)" if metric == "error" else ""), fontsize=8.5)
+        panels = part.subplots(1, len(names), sharey=True, squeeze=False)[0]
+        for axes, name in zip(panels, names, strict=True):
+            for method, height in zip(methods, heights, strict=True):
+                row = row_of(finished, name, method, metric)
+                colour = plot.COLOURS[METHODS.index(method)]
+                axes.errorbar(row.mean, height, xerr=row.stderr, fmt="o", color=colour, markersize=3.5, linewidth=1.2)
+                printed = TABLE_2.get(name, {}).get(method) if metric == "error" else None
+                if printed is not None:
+                    axes.plot(printed, height, "x", color="0.5", markersize=4)
+            axes.set_yticks(heights, [TITLES[method] for method in methods])
+            axes.set_ylim(0.4, len(methods) + 0.6)
+            axes.xaxis.set_major_locator(MaxNLocator(3))
+            axes.grid(axis="x", color="0.92")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.set_axisbelow(True)
+            if metric == "error":
+                axes.set_title(name.upper())
+    return figure

@@ -1,0 +1,268 @@
+"""`steinkern reproduce sentences`: Table 2, from settings to tables and figures."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._types import check_count, check_positive
+from .datasets import data_directory
+from .journal import Journal
+from .results import check_names, prepare_directory, rounded, write_json, write_results, write_text
+from .sentence_study import (
+    EPOCHS,
+    FOLDS,
+    METHODS,
+    READOUTS,
+    STEP_SIZES,
+    Method,
+    Task,
+    prepare,
+    run_folds,
+    stopped,
+)
+from .sentence_table import CAPTION, Finished, Rows, rows_of, tables, verdicts
+from .text import TABLES, TEXTS, generated, load_sentences, word_vectors
+
+QUICK = "generated"
+_QUICK_EPOCHS, _QUICK_FOLDS, _QUICK_STEP = 10, 2, 3e-3
+
+
+class Report(NamedTuple):
+    """What the command prints when it is done."""
+
+    tables: dict[str, str]
+    verdicts: list[str]
+
+
+def reproduce(
+    names: Sequence[str],
+    directory: Path,
+    *,
+    data: Path | None = None,
+    vectors: Sequence[Path] | None = None,
+    methods: Sequence[str] = METHODS,
+    folds: int = FOLDS,
+    quick: bool = False,
+    settings: Path | None = None,
+    jobs: int | None = None,
+    figures: bool = True,
+    progress: Callable[[str], None] = print,
+) -> Report:
+    """Run the table and write results.json, table.md, folds.json and the figure into `directory`.
+
+    A row that a former run into the same directory has finished with the same settings is not run again.
+
+    Args:
+        names: the datasets.
+        directory: made where it does not exist.
+        data: the data directory; see `data_directory`.
+        vectors: files of word vectors, side by side; `TABLES` of the data directory by default.
+        methods: the rows.
+        folds: how many of the ten folds to run.
+        quick: a small generated corpus in place of the datasets, two folds and a few epochs: no download.
+        settings: a settings.json from `search`; the recorded settings by default.
+        jobs: rows compiled and run at the same time; by default 6 on an accelerator, 1 on a CPU.
+        figures: draw them; needs matplotlib.
+        progress: told what was finished.
+    """
+    runs = _methods(methods)
+    _check_folds(folds)
+    chosen = _read_settings(settings)
+    names, folds = ((QUICK,), min(folds, _QUICK_FOLDS)) if quick else (names, folds)
+    tasks, found = _tasks(names, data, vectors, folds)
+    pieces = [
+        _Piece(
+            name, method, tasks[name], (_step_sizes(chosen, name, method, folds),), _QUICK_EPOCHS if quick else EPOCHS
+        )
+        for name in names
+        for method in runs
+    ]
+    prepare_directory(directory)
+    journal = Journal(directory / "rows.json")
+    results = _run_pieces(
+        pieces, journal, _jobs(jobs), progress, lambda piece, done: Finished.of(done).summary(piece.method)
+    )
+    finished: Rows = {(piece.name, piece.method): Finished.of(results[piece.key]) for piece in pieces}
+    record = {
+        "protocol": {name: task.protocol() for name, task in tasks.items()},
+        "quick": quick,
+        "words_found": found,
+        "step_sizes": STEP_SIZES,
+        "winners": {name: {m: _step_sizes(chosen, name, m, folds) for m in runs} for name in names},
+        "environment": journal.environments(),
+    }
+    write_results(directory / "results.json", "sentences", record, rows_of(finished))
+    write_json(directory / "folds.json", {name: _digits(task) for name, task in tasks.items()})
+    report = Report(tables(finished, names, runs), verdicts(finished))
+    lines = "\n".join(f"- {line}" for line in report.verdicts)
+    note = "A quick look: a generated corpus.\n\n" if quick else ""
+    caption = CAPTION.format(folds=folds)
+    write_text(directory / "table.md", note + "\n\n".join([caption, *report.tables.values(), lines]) + "\n")
+    if figures:
+        from .sentence_figures import write_dots  # matplotlib may be missing where the runs are made
+
+        write_dots(directory / "scores.png", finished)
+    return report
+
+
+def search(
+    names: Sequence[str],
+    directory: Path,
+    *,
+    data: Path | None = None,
+    vectors: Sequence[Path] | None = None,
+    methods: Sequence[str] = METHODS,
+    jobs: int | None = None,
+    progress: Callable[[str], None] = print,
+) -> None:
+    """Search the particles' step sizes, into search.json (resumed where it exists) and settings.json."""
+    runs = _methods(methods)
+    tasks, _ = _tasks(names, data, vectors, FOLDS)
+    sizes = tuple((size,) * FOLDS for size in STEP_SIZES)
+    pieces = [_Piece(name, method, tasks[name], sizes, EPOCHS) for name in names for method in runs]
+    prepare_directory(directory)
+    journal = Journal(directory / "search.json")
+
+    def keep(piece: _Piece, done: Any) -> Any:
+        """The validation log-likelihoods alone: a search has no business with test scores."""
+        return done["validation"]
+
+    results = _run_pieces(pieces, journal, _jobs(jobs), progress, lambda piece, done: str(choose(done)), keep)
+    path = directory / "settings.json"
+    winners = json.loads(path.read_text())["winners"] if path.exists() else {}
+    for piece in pieces:
+        winners.setdefault(piece.name, {})[piece.method] = choose(results[piece.key])
+    write_json(path, {"winners": winners})
+
+
+def choose(validation: Sequence[Sequence[float | None]]) -> list[float]:
+    """For every fold the step size of the highest validation log-likelihood; `validation` is (step sizes, folds)."""
+    values = np.array([[-np.inf if value is None else value for value in run] for run in validation], float)
+    if np.any(np.all(np.isinf(values), axis=0)):
+        raise ValueError("no step size ended with a finite log-likelihood.")
+    return [STEP_SIZES[best] for best in np.argmax(values, axis=0)]
+
+
+class _Piece(NamedTuple):
+    """One dataset and method: several runs, each with a step size for every fold."""
+
+    name: str
+    method: Method
+    task: Task
+    step_sizes: tuple[Sequence[float], ...]
+    epochs: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}/{self.method}"
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        return {"step_sizes": self.step_sizes, "epochs": self.epochs, **self.task.protocol()}
+
+    def run(self) -> dict[str, Any]:
+        """Checks, scores of both readouts at their best checks, and the validation log-likelihoods of the method's."""
+        checks, measured = run_folds(self.method, np.array(self.step_sizes), self.task, self.epochs)
+        done: dict[str, Any] = {"checks": checks, "validation": rounded(stopped(self.method, measured).validation)}
+        for readout in READOUTS:
+            kept = stopped(self.method, measured, readout)
+            scores = {metric: rounded(values[0]) for metric, values in kept.test._asdict().items()}
+            done[readout] = {"check": kept.check[0].tolist(), **scores}
+        return done
+
+
+def _run_pieces(
+    pieces: Sequence[_Piece],
+    journal: Journal,
+    jobs: int,
+    progress: Callable[[str], None],
+    summary: Callable[[_Piece, Any], str],
+    keep: Callable[[_Piece, Any], Any] = lambda piece, done: done,
+) -> dict[str, Any]:
+    """Every piece, from the journal or run now and put there; several at a time, since much of it is compiling."""
+    results = {piece.key: journal.get(piece.key, piece.made_from) for piece in pieces}
+    for piece in pieces:
+        if results[piece.key] is not None:
+            progress(f"{piece.key}: {summary(piece, results[piece.key])}")
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        running = {pool.submit(piece.run): piece for piece in pieces if results[piece.key] is None}
+        for future in as_completed(running):
+            piece = running[future]
+            results[piece.key] = journal.put(piece.key, piece.made_from, keep(piece, future.result()))
+            progress(f"{piece.key}: {summary(piece, results[piece.key])}")
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return results
+
+
+def _tasks(
+    names: Sequence[str], data: Path | None, vectors: Sequence[Path] | None, folds: int
+) -> tuple[dict[str, Task], dict[str, list[int]]]:
+    """The tasks, and how many of each one's words every table of vectors has."""
+    if tuple(names) != (QUICK,):
+        check_names("--datasets", names, TEXTS)
+    where = data_directory(data)
+    paths = [where / "vectors" / f"{table}.npz" for table in TABLES] if vectors is None else list(vectors)
+    tasks, found = {}, {}
+    for name in names:
+        if name == QUICK:
+            sentences, own = generated()
+            found[name] = [len(own)]
+        else:
+            sentences = load_sentences(name, where)
+            own, found[name] = word_vectors(sentences.words, paths)
+        tasks[name] = prepare(sentences, own, range(folds))
+    return tasks, found
+
+
+def _digits(task: Task) -> str:
+    """The fold of every sentence, a digit each."""
+    return "".join(map(str, task.fold_of))
+
+
+def _jobs(jobs: int | None) -> int:
+    jobs = (1 if jax.default_backend() == "cpu" else 6) if jobs is None else jobs
+    check_count("jobs", jobs)
+    return jobs
+
+
+def _check_folds(folds: int) -> None:
+    if isinstance(folds, bool) or not isinstance(folds, int) or not 1 <= folds <= FOLDS:
+        raise ValueError(f"`--folds` must be a whole number from 1 to {FOLDS}, got {folds!r}.")
+
+
+def _methods(names: Sequence[str]) -> list[Method]:
+    check_names("--methods", names, METHODS)
+    return [method for method in METHODS if method in names]
+
+
+def _step_sizes(chosen: Mapping[str, Any], name: str, method: str, folds: int) -> list[float]:
+    if name == QUICK:
+        return [_QUICK_STEP] * folds
+    if method not in chosen.get(name, {}):
+        raise ValueError(f"`--settings` holds none for {method} on {name}. Run `--tune` for them.")
+    return list(chosen[name][method][:folds])
+
+
+def _read_settings(path: Path | None) -> dict[str, dict[str, list[float]]]:
+    """Step sizes by dataset, method and fold; those that come with the package where no file is given."""
+    try:
+        file = resources.files(__package__).joinpath("sentence_settings.json") if path is None else path
+        winners = json.loads(file.read_text())["winners"]
+        for methods in winners.values():
+            for sizes in methods.values():
+                check_positive("step_sizes", sizes)
+                if len(sizes) != FOLDS:
+                    raise ValueError(f"there must be {FOLDS} step sizes, one a fold, got {len(sizes)}")
+        return winners
+    except OSError as error:
+        raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {error!r}.") from error

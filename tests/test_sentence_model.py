@@ -1,0 +1,127 @@
+"""The recurrent network against an independent recurrence, its padding, and the Fisher information of its outputs."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import steinkern as sk
+from steinkern.experiments.sentence_model import Example, draw, features, gru, log_prior, logits
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+WORDS, WIDTH, UNITS, CLASSES = 30, 6, 4, 3
+
+
+@pytest.fixture
+def network(key):
+    words_key, bias_key = jr.split(jr.fold_in(key, 1))
+    drawn = draw(key, jr.normal(words_key, (WORDS, WIDTH)), 1, CLASSES, UNITS)
+    return drawn._replace(output=drawn.output[0], new_bias=jr.normal(bias_key, (2, UNITS)))
+
+
+def sentence(key, number: int, length: int = 9) -> Example:
+    tokens = jr.randint(key, (length,), 0, WORDS)
+    return Example(tokens, jnp.asarray(number), jnp.asarray(1), None)
+
+
+def recurrence(network, tokens) -> np.ndarray:
+    """Both directions word by word, in NumPy."""
+    found = []
+    for direction, order in ((0, tokens), (1, tokens[::-1])):
+        state = np.zeros(UNITS)
+        inputs, recurrent = np.asarray(network.inputs[direction]), np.asarray(network.recurrent[direction])
+        for token in order:
+            a = np.asarray(network.words)[token] @ inputs + np.asarray(network.bias[direction])
+            m = state @ recurrent
+            reset = 1 / (1 + np.exp(-(a[:UNITS] + m[:UNITS])))
+            update = 1 / (1 + np.exp(-(a[UNITS : 2 * UNITS] + m[UNITS : 2 * UNITS])))
+            new = np.tanh(a[2 * UNITS :] + reset * (m[2 * UNITS :] + np.asarray(network.new_bias[direction])))
+            state = (1 - update) * new + update * state
+        found.append(state)
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("number", [1, 5, 9])
+def test_features_are_those_of_an_independent_recurrence(number, network, key):
+    example = sentence(key, number)
+    expected = recurrence(network, np.asarray(example.tokens)[:number])
+    np.testing.assert_allclose(features(network, example), expected, rtol=1e-12)
+
+
+def test_forward_direction_is_that_of_equinox(network, key):
+    example = sentence(key, 9)
+    cell = eqx.nn.GRUCell(WIDTH, UNITS, key=key)
+    where = (lambda c: c.weight_ih, lambda c: c.weight_hh, lambda c: c.bias, lambda c: c.bias_n)
+    values = (network.inputs[0].T, network.recurrent[0].T, network.bias[0], network.new_bias[0])
+    for place, value in zip(where, values, strict=True):
+        cell = eqx.tree_at(place, cell, value)
+    state = jnp.zeros(UNITS)
+    for token in example.tokens:
+        state = cell(network.words[token], state)
+    np.testing.assert_allclose(features(network, example)[:UNITS], state, rtol=1e-10)
+
+
+def test_padding_changes_neither_features_nor_gradients(network, key):
+    short = sentence(key, 5)._replace(tokens=sentence(key, 5).tokens[:5])
+    long = short._replace(tokens=jnp.concatenate([short.tokens, jnp.full((7,), 3)]))
+
+    def loss(net, example):
+        return jnp.sum(jnp.sin(logits(net, example)))
+
+    for own in (logits, jax.grad(loss)):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14),
+            own(network, short),
+            own(network, long),
+        )
+
+
+def test_an_empty_sentence_has_no_features_and_an_even_prediction(network, key):
+    example = sentence(key, 0)
+    np.testing.assert_array_equal(features(network, example), 0)
+    np.testing.assert_allclose(jax.nn.softmax(logits(network, example)), 1 / CLASSES)
+    gradient = jax.grad(lambda net: jnp.sum(logits(net, example)))(network)
+    assert all(np.all(np.isfinite(leaf)) for leaf in gradient)
+
+
+def test_dropout_is_unbiased_and_needs_a_key(network, key):
+    example = sentence(key, 6)
+    np.testing.assert_array_equal(features(network, example, 0.5), features(network, example))
+    # Without words only the features are dropped, and they are 0; with words the mean of the last mask is 1.
+    dropped = jax.vmap(lambda k: features(network, example._replace(key=k), 0.3))(jr.split(key, 400))
+    assert 0.2 < float(jnp.mean(dropped == 0)) < 0.4
+    assert jnp.unique(dropped, axis=0).shape[0] > 100
+
+
+def test_fisher_of_the_output_weights_is_the_expected_outer_product_of_gradients(network, key):
+    """Exact softmax Fisher against Σ_x Σ_y p(y|x) g gᵀ from per-example gradients, with the prior's identity."""
+    rows = 7
+    examples = Example(
+        jr.randint(key, (rows, 9), 0, WORDS), jnp.arange(rows), jnp.zeros(rows, int), jr.split(key, rows)
+    )
+    particles, shared = sk.split(network._replace(output=network.output[None]), "output")
+    model = partial(logits, dropout=0.5)
+
+    def log_likelihood(net, example):
+        return sk.Categorical().log_prob(model(net, example), example.label)
+
+    target = sk.Posterior(log_prior, log_likelihood, 70, shared=shared).bind(jax.tree.map(lambda x: x[0], particles))
+    point = network.output.reshape(-1)
+    found = sk.Fisher(model, sk.Categorical())(target, point, examples).as_matrix()
+    expected = np.eye(point.size)
+    for row in range(rows):
+        example = jax.tree.map(lambda leaf, row=row: leaf[row], examples)
+        for label in range(CLASSES):
+            own = example._replace(label=jnp.asarray(label))
+            gradient = jax.grad(target.log_example)(point, own)
+            expected += 70 / rows * np.exp(target.log_example(point, own)) * np.outer(gradient, gradient)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_gru_takes_projected_words(network):
+    assert gru(network, jnp.zeros((3, 2, 3 * UNITS)), jnp.asarray(2)).shape == (2 * UNITS,)

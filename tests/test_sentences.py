@@ -1,0 +1,205 @@
+"""The sentence study: its scores, its folds, early stopping, and whole runs on a generated corpus."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from steinkern import cli
+from steinkern.experiments import sentence_study, sentences
+from steinkern.experiments.sentence_study import (
+    METHODS,
+    Measured,
+    Scores,
+    best_check,
+    build,
+    predictive_scores,
+    prepare,
+    run_folds,
+    stopped,
+)
+from steinkern.experiments.sentence_table import Finished, tables, verdicts
+from steinkern.experiments.text import generated
+
+RESULTS = Path(__file__).parent.parent / "results" / "sentences"
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+
+def test_scores_are_those_of_their_definitions():
+    generator = np.random.default_rng(0)
+    probabilities = generator.dirichlet([1.0, 1.0], 40)
+    labels = generator.integers(0, 2, 40)
+    weights = np.where(np.arange(40) < 30, 1.0, 0.0)
+    scores = predictive_scores(jnp.asarray(probabilities), jnp.asarray(labels), jnp.asarray(weights))
+    p, y = probabilities[:30], labels[:30]
+    right = p.argmax(1) == y
+    assert float(scores.error) == pytest.approx(np.mean(~right))
+    assert float(scores.log_likelihood) == pytest.approx(np.log(p[np.arange(30), y]).mean())
+    confidence, expected = p.max(1), 0.0
+    for low in np.arange(15) / 15:
+        own = (confidence >= low) & (confidence < low + 1 / 15)
+        if own.any():
+            expected += own.mean() * abs(confidence[own].mean() - right[own].mean())
+    assert float(scores.ece) == pytest.approx(expected)
+
+
+def test_a_certain_wrong_prediction_is_finite():
+    scores = predictive_scores(jnp.array([[1.0, 0.0]]), jnp.array([1]), jnp.ones(1))
+    assert np.isfinite(scores.log_likelihood)
+    assert scores.ece == 1
+
+
+def test_every_row_is_tested_once_and_never_trained_on_there():
+    corpus, vectors = generated(60)
+    task = prepare(corpus, vectors, range(10))
+    tested = []
+    for fold in range(10):
+        parts = [
+            np.concatenate([rows[fold, : counts[fold]] for rows, counts in zip(part.rows, part.counts, strict=True)])
+            for part in (task.train, task.validation, task.test)
+        ]
+        assert sorted(np.concatenate(parts)) == list(range(60))
+        tested += list(parts[2])
+    assert sorted(tested) == list(range(60))
+
+
+def test_long_corpora_have_a_handful_of_buckets():
+    corpus, vectors = generated(1200)
+    task = prepare(corpus, vectors, (0,))
+    assert 2 <= len(task.buckets) <= 3
+    assert task.buckets[-1] == corpus.lengths.max()
+
+
+@pytest.mark.parametrize("method", ["mixture", "point"])
+def test_methods_learn_the_generated_corpus(method):
+    corpus, vectors = generated()
+    task = prepare(corpus, vectors, (0, 1))
+    checks, measured = run_folds(method, np.full((1, 2), 3e-3), task, epochs=6)
+    assert len(checks) == measured.test_now.error.shape[-1]
+    kept = stopped(method, measured)
+    assert kept.test.error.shape == (1, 2)
+    assert kept.test.error.mean() < 0.25  # a twentieth of the labels is wrong; guessing errs on half
+
+
+def test_runs_depend_neither_on_other_runs_nor_on_other_folds():
+    corpus, vectors = generated(80)
+    both = run_folds("vanilla", np.array([[1e-3, 1e-3], [1e-2, 1e-2]]), prepare(corpus, vectors, (0, 1)), 1)[1]
+    alone = run_folds("vanilla", np.array([[1e-2]]), prepare(corpus, vectors, (1,)), 1)[1]
+    np.testing.assert_allclose(
+        both.validation_now.log_likelihood[1, 1], alone.validation_now.log_likelihood[0, 0], rtol=1e-4
+    )
+    assert not np.allclose(both.test_now.log_likelihood[0], both.test_now.log_likelihood[1])
+
+
+def test_early_stopping_takes_the_best_finite_validation_check():
+    assert best_check(np.array([[-1.0, np.nan, -0.5, -0.7]]))[0] == 2
+    values = np.arange(4.0).reshape(1, 1, 4)
+    now, averaged, test = (Scores(values, -np.abs(values - best), values) for best in (1, 2, 0))
+    measured = Measured(now, averaged, test, test)
+    assert stopped("point", measured).check == 1
+    assert stopped("mixture", measured).check == 2
+    assert stopped("mixture", measured).test.error == 2
+    assert stopped("mixture", measured, "now").validation == 0
+
+
+def test_the_averaged_readout_averages_probabilities():
+    corpus, vectors = generated(80)
+    _, measured = run_folds("point", np.array([[1e-2]]), prepare(corpus, vectors, (0,)), 1)
+    np.testing.assert_allclose(
+        measured.test_now.log_likelihood[0, 0, 0], measured.test_averaged.log_likelihood[0, 0, 0]
+    )
+    assert measured.test_now.log_likelihood[0, 0, -1] != measured.test_averaged.log_likelihood[0, 0, -1]
+
+
+def test_unknown_methods_and_step_sizes_are_refused():
+    with pytest.raises(ValueError, match="`step_size` must be positive"):
+        build("vanilla", 0.0, 10)
+
+
+def finished(error: float, spread: float = 0.01) -> Finished:
+    own = np.array([error - spread, error + spread])
+    scores = {"error": own, "log_likelihood": -own, "ece": own / 2}
+    return Finished.of({"now": scores, "averaged": {metric: values - 0.02 for metric, values in scores.items()}})
+
+
+def test_tables_and_verdicts_say_who_is_best():
+    found = {("mr", "mixture"): finished(0.2), ("mr", "vanilla"): finished(0.21), ("mr", "point"): finished(0.25)}
+    table = tables(found, ["mr"], ["vanilla", "mixture", "point"])["error"]
+    assert "| Matrix-SVGD (mixture) | **18.00 ± 1.00** (19.09) |" in table
+    assert "| Point estimate | 25.00 ± 1.00 |" in table
+    assert "| Point estimate, averaged over checks | 23.00 ± 1.00 |" in table
+    text = "\n".join(verdicts(found))
+    assert "Test error, %, mixture − Point estimate, paired over folds: mr -7.00 ± 0.00 (better)." in text
+    assert "mixture − the paper's mixture, with other word vectors: mr -1.09." in text
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(sentences, "generated", lambda: generated(60))
+
+
+def test_quick_mode_runs_end_to_end_and_goes_on_where_it_stopped(tmp_path, small, monkeypatch):
+    options = ["reproduce", "sentences", "--quick", "--methods", "vanilla,point", "--out", str(tmp_path)]
+    result = CliRunner().invoke(cli.app, options)
+    assert result.exit_code == 0, result.output
+    for name in ("results.json", "table.md", "scores.png", "rows.json", "folds.json"):
+        assert (tmp_path / name).stat().st_size > 60, name
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert {"error", "log_likelihood", "ece", "error@now", "error@averaged"} <= {row["metric"] for row in rows}
+    monkeypatch.setattr(sentences, "run_folds", lambda *arguments: pytest.fail("a finished row ran again"))
+    assert CliRunner().invoke(cli.app, options).exit_code == 0
+
+
+def test_search_keeps_validation_alone_and_chooses_for_every_fold(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(sentences, "STEP_SIZES", (1e-3, 1e-2))
+    monkeypatch.setattr(sentences, "EPOCHS", 1)
+    sentences.search(("generated",), tmp_path, methods=("vanilla",), progress=lambda text: None)
+    log = json.loads((tmp_path / "search.json").read_text())["generated/vanilla"]
+    assert np.shape(log["result"]) == (2, 10)
+    winners = json.loads((tmp_path / "settings.json").read_text())["winners"]["generated"]["vanilla"]
+    assert winners == [(1e-3, 1e-2)[i] for i in np.argmax(log["result"], axis=0)]
+    with pytest.raises(ValueError, match="no step size"):
+        sentences.choose([[None, -1.0], [None, -2.0]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--datasets", "imdb"], "`--datasets` must be among mr, cr, subj, mpqa, got imdb"),
+        (["--methods", "svn"], "`--methods` must be among"),
+        (["--folds", "11"], "`--folds` must be a whole number from 1 to 10"),
+        (["--data", "nowhere"], "docs/data.md"),
+        (["--quick", "--tune"], "exclude each other"),
+        (["--settings", "nowhere.json"], "`--settings` nowhere.json cannot be read"),
+        (["--settings", "few.json"], "there must be 10 step sizes"),
+        (["--quick", "--jobs", "0"], "`jobs` must be a whole number"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_non_zero_exit(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("few.json").write_text('{"winners": {"mr": {"vanilla": [0.1]}}}')
+    monkeypatch.setattr(sys, "argv", ["steinkern", "reproduce", "sentences", *options])
+    with pytest.raises(SystemExit) as error:
+        cli.main()
+    assert error.value.code == 2
+    printed = capsys.readouterr().err.strip()
+    assert message in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_recorded_results():
+    recorded = json.loads((Path(sentences.__file__).parent / "sentence_settings.json").read_text())["winners"]
+    search = json.loads((RESULTS / "search.json").read_text())
+    reported = json.loads((RESULTS / "results.json").read_text())["settings"]["winners"]
+    folds = json.loads((RESULTS / "folds.json").read_text())
+    for name in sentences.TEXTS:
+        assert set(folds[name]) == set("0123456789")
+        for method in METHODS:
+            piece = search[f"{name}/{method}"]
+            assert piece["made_from"]["step_sizes"] == [[size] * 10 for size in sentence_study.STEP_SIZES]
+            assert recorded[name][method] == reported[name][method] == sentences.choose(piece["result"])
