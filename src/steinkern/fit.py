@@ -1,15 +1,15 @@
 """The one loop: every sampler runs through `fit`."""
 
+import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array
 from tqdm.auto import tqdm
 
 from ._types import (
@@ -18,38 +18,23 @@ from ._types import (
     LogDensityFunction,
     Points,
     PyTree,
-    Scalar,
     check_callable,
     check_count,
     check_positive,
-    like,
 )
+from .checkpoint import Store
+from .history import Record, Recorder, most_lines
+from .interrupt import interruptible
+from .loop import LoopState, Options, advance, first_loop
 from .particles import check_particles
 from .result import DivergedError, History, Result, Status
+from .resume import restored, save, settings_of
 from .sampler import AbstractSampler, Info
-from .target import AbstractTarget, as_target, batch_length
+from .target import AbstractTarget, as_target
 
 _CAPACITY = 1024  # records a compiled call can return
 _CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
-
-
-class LoopState(NamedTuple):
-    """Everything the next step needs, besides the key, the target and the data."""
-
-    state: Any
-    info: Info
-    step: Int[Array, ""]
-    largest_velocity: Scalar
-    healthy: Bool[Array, ""]
-    converged: Bool[Array, ""]
-
-
-class Record(NamedTuple):
-    """One line of the history."""
-
-    step: Array
-    info: Info
-    points: Array | None
+_EVERY = 1000  # steps from checkpoint to checkpoint
 
 
 def fit(
@@ -66,14 +51,17 @@ def fit(
     tolerance: float | None = None,
     tempering: Callable[[Array], Array] | None = None,
     callback: Callable[[int, Any, Info], Any] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int | None = None,
     progress: bool | None = None,
     throw: bool = True,
 ) -> Result:
     """Move `particles` towards the target for `num_steps` steps.
 
     The loop is compiled, the data are its arguments, and the key of step t depends on t alone: neither recording, nor
-    a callback, nor going on from an earlier result changes what is computed. Another fit with the same functions,
-    sampler and shapes compiles nothing.
+    a callback, nor a checkpoint, nor going on from an earlier result changes what is computed. Another fit with the
+    same functions, sampler and shapes compiles nothing. Ctrl-C ends the run within a fraction of a second, with the
+    result so far; a second one raises `KeyboardInterrupt`.
 
     Args:
         key: `jax.random.key(seed)`.
@@ -86,13 +74,19 @@ def fit(
         data: a pytree of arrays with a common leading axis, given to the target.
         num_steps: how many steps to take.
         batch_size: draw so many examples, with replacement, at every step; all of them by default.
-        record_every: record the history every so many steps.
+        record_every: record the history every so many steps. Beyond 65,536 lines (fewer where particles are kept)
+            every second line is let go, and from then on every second one is kept: `history.step` says which.
         record_particles: keep the particles in the history.
         tolerance: stop as converged when the velocity has fallen below this fraction of the largest seen. A fraction,
             because a preconditioner changes the units of the velocity.
         tempering: a schedule of the step count t = 0, 1, … for the power of the target: steps follow p^power.
-        callback: called as `callback(step, state, info)` after every record, with `state.points` in unconstrained
-            coordinates; a true return value ends the run.
+        callback: called as `callback(step, state, info)` every `record_every` steps and at the end, with
+            `state.points` in unconstrained coordinates; a true return value ends the run.
+        checkpoint: a directory of its own for this run. All that the next step needs is written there, and the same
+            call goes on from it: killed at any moment and called again, a run ends bit for bit as if it had never
+            stopped (on the same machine and versions). A larger `num_steps` goes further; anything else that differs
+            is refused.
+        every: steps from checkpoint to checkpoint; 1000 by default. There is one at the end as well.
         progress: show a progress bar; by default where there is a terminal.
         throw: raise `DivergedError` (which carries the result) on numbers that are not finite, instead of returning a
             result whose status says so.
@@ -100,106 +94,75 @@ def fit(
     Raises:
         ValueError: what was given does not fit together; raised before any long work.
         DivergedError: the particles met numbers that are not finite.
+        OSError: a checkpoint cannot be written; the last good one is intact.
     """
     _check_options(key, sampler, tempering, callback, num_steps, batch_size, record_every, tolerance)
-    bound, loop_points, first = _starting_point(as_target(target), particles)
+    _check_checkpoint(checkpoint, every)
+    bound, points, first = _starting_point(as_target(target), particles)
     data = jax.tree.map(jnp.asarray, data)
     bound.check_data(data, batch_size)
-    sampler.check(loop_points)
+    sampler.check(points)
     example = data if batch_size is None else jax.tree.map(lambda leaf: leaf[:batch_size], data)
-    _check_first_particles(bound, loop_points, example, sampler.differentiates)
+    log_densities = _check_first_particles(bound, points, example, sampler.differentiates)
 
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
         loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
     else:
-        loop = _first_loop(sampler, bound, loop_points, example, jnp.asarray(first, jnp.int32))
-    capacity = _capacity(loop_points) if record_particles else _CAPACITY
+        loop = first_loop(sampler, bound, points, example, jnp.asarray(first, jnp.int32))
+    capacity = _capacity(points) if record_particles else _CAPACITY
+    recorder = Recorder(first, record_every, most_lines(points.size if record_particles else 4))
+    store = None
+    if checkpoint is not None:
+        numbers = {
+            "batch_size": batch_size, "record_every": record_every, "record_particles": record_particles,
+            "tolerance": tolerance, "steps before": first,
+        }  # fmt: skip
+        given = particles.loop if isinstance(particles, Result) else particles
+        store = Store(checkpoint, settings_of(key, bound, sampler, given, points, data, tempering, numbers))
+        loop = restored(store, loop, recorder, record_particles, log_densities)
+    done = saved = int(loop.step) - first
+    if done > num_steps:
+        raise ValueError(
+            f"`num_steps` must be at least {done}, where the checkpoint in `checkpoint` {checkpoint} stands, got "
+            f"{num_steps}. Raise it, or choose another directory."
+        )
 
-    def advance(loop: LoopState, steps: int) -> tuple[LoopState, Record]:
-        return _advance(
-            key, sampler, bound, tempering, data, loop, jnp.asarray(steps), jnp.asarray(record_every),
-            jnp.asarray(-1.0 if tolerance is None else tolerance), batch_size, capacity, record_particles,
-        )  # fmt: skip
-
-    records: list[Record] = []
-    stopped = False
-    longest = record_every if callback else record_every * capacity
-    with tqdm(total=num_steps, disable=None if progress is None else not progress, leave=False) as bar:
-        for steps in _chunks(num_steps, record_every, longest):
-            before = int(loop.step)
-            loop, record = advance(loop, steps)
-            taken = int(loop.step) - before
-            records.append(_filled(record, -(-taken // record_every)))
+    options = Options(jnp.asarray(record_every), jnp.asarray(-1.0 if tolerance is None else tolerance))
+    size, longest = record_every, record_every if callback else record_every * capacity
+    ended = ""
+    disable = None if progress is None else not progress
+    with tqdm(total=num_steps, initial=done, disable=disable, leave=False) as bar, interruptible() as interrupt:
+        while done < num_steps and loop.healthy and not loop.converged and not ended:
+            start = time.perf_counter()
+            steps = min(size, num_steps - done, _until(done, every or _EVERY) if store else num_steps)
+            if done % record_every:  # a line is under way: end with it
+                steps = min(steps, _until(done, record_every))
+            loop, record = advance(
+                key, sampler, bound, tempering, data, loop, jnp.asarray(steps), options, batch_size, capacity,
+                record_particles,
+            )  # fmt: skip
+            taken = int(loop.step) - first - done
+            recorder.add(_filled(record, -(-taken // record_every)))
+            done += taken
             bar.update(taken)
             bar.set_postfix_str(f"velocity {float(loop.info.velocity_norm):.3g}", refresh=False)
-            if not loop.healthy or loop.converged:
-                break
-            if callback is not None and callback(int(loop.step), loop.state, loop.info):
-                stopped = True
-                break
-    finite, _ = _first_look(bound, loop.state.points, example, sampler.differentiates)
-    result = _result(bound, sampler, loop, records, record_particles, int(jnp.sum(~finite)), stopped)
+            if time.perf_counter() - start < _CHUNK_SECONDS:
+                size = min(4 * size, longest)
+            on_line = done % record_every == 0 or done == num_steps
+            if callback is not None and loop.healthy and not loop.converged and on_line:
+                ended = "the callback ended" if callback(int(loop.step), loop.state, loop.info) else ""
+            if interrupt.requested and done < num_steps:
+                ended = "Ctrl-C ended"
+            if store and loop.healthy and (done % (every or _EVERY) == 0 or ended):
+                save(store, loop, recorder, log_densities)
+                saved = done
+        if store and loop.healthy and done > saved:
+            save(store, loop, recorder, log_densities)
+    outside = int(np.sum(~np.isfinite(_first_look(bound, loop.state.points, example, sampler.differentiates)[0])))
+    result = _result(bound, sampler, loop, recorder.lines(), record_particles, outside, ended)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
-
-
-@eqx.filter_jit
-def _advance(
-    key: Key,
-    sampler: AbstractSampler,
-    target: AbstractTarget,
-    tempering: Callable[[Array], Array] | None,
-    data: Batch,
-    loop: LoopState,
-    num_steps: Int[Array, ""],
-    record_every: Int[Array, ""],
-    tolerance: Scalar,
-    batch_size: int | None,
-    capacity: int,
-    keep_points: bool,
-) -> tuple[LoopState, Record]:
-    """Up to `num_steps` steps, fewer on divergence or convergence; the counts are traced, so one program serves all."""
-    last = loop.step + num_steps
-
-    def going(carry: tuple[LoopState, Record]) -> Array:
-        loop, _ = carry
-        return (loop.step < last) & loop.healthy & ~loop.converged
-
-    def body(carry: tuple[LoopState, Record]) -> tuple[LoopState, Record]:
-        before, records = carry
-        batch_key, sampler_key = jr.split(jr.fold_in(key, before.step))
-        batch = minibatch(batch_key, data, batch_size)
-        power = jnp.ones(()) if tempering is None else tempering(before.step)
-        now = target if tempering is None else target.tempered(power)
-        state, info = sampler.step(sampler_key, before.state, now, batch)
-        after = _judged(before, state, info, jnp.where(power == 1, tolerance, -1))  # rest at another power is no rest
-        slot = (before.step - (last - num_steps)) // record_every
-        line = Record(after.step, after.info, after.state.points if keep_points else None)
-        return after, jax.tree.map(lambda all_, one: all_.at[slot].set(one), records, line)
-
-    line = Record(loop.step, loop.info, loop.state.points if keep_points else None)
-    records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), line)
-    return jax.lax.while_loop(going, body, (loop, records))
-
-
-def minibatch(key: Key, data: Batch, batch_size: int | None) -> Batch:
-    """`batch_size` examples drawn with replacement, on the device where the data are; all data where it is `None`."""
-    if batch_size is None or data is None:
-        return data
-    rows = jr.randint(key, (batch_size,), 0, batch_length(data))
-    return jax.tree.map(lambda leaf: leaf[rows], data)
-
-
-def _judged(before: LoopState, state: Any, info: Info, tolerance: Scalar) -> LoopState:
-    """The loop after a step; a step to numbers that are not finite is not taken."""
-    healthy = jnp.all(jnp.isfinite(state.points)) & jnp.isfinite(info.velocity_norm)
-    state, info = jax.tree.map(
-        lambda new, old: jnp.where(healthy, new, old), (state, info), (before.state, before.info)
-    )
-    largest = jnp.maximum(before.largest_velocity, info.velocity_norm)
-    converged = healthy & (tolerance > 0) & (largest > 0) & (info.velocity_norm <= like(tolerance, largest) * largest)
-    return LoopState(state, info, before.step + healthy.astype(before.step.dtype), largest, healthy, converged)
 
 
 def _check_options(
@@ -235,6 +198,15 @@ def _check_options(
             )
 
 
+def _check_checkpoint(checkpoint: Any, every: int | None) -> None:
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise ValueError(f"`checkpoint` must be a directory, got {checkpoint!r}.")
+    if every is not None:
+        check_count("every", every)
+        if checkpoint is None:
+            raise ValueError(f"`every` is {every}, but there is no `checkpoint`: name a directory for them.")
+
+
 def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
     """The target bound to the particles' space, the particles as (n, d), and the number of steps behind them."""
     earlier = particles if isinstance(particles, Result) else None
@@ -263,27 +235,22 @@ def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
 
 @eqx.filter_jit
 def _first_look(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
-    finite = jnp.isfinite(target.log_densities(points, batch))
-    return finite, jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1) if scores else jnp.ones_like(finite)
+    """The log density at every particle, and whether it has a finite gradient there."""
+    values = target.log_densities(points, batch)
+    return values, jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1) if scores else jnp.isfinite(values)
 
 
-def _check_first_particles(target: AbstractTarget, points: Points, batch: Batch, differentiates: bool) -> None:
-    values, scores = (int(jnp.sum(~finite)) for finite in _first_look(target, points, batch, differentiates))
-    for bad, what in ((values, "log density"), (scores, "gradient of the log density")):
+def _check_first_particles(target: AbstractTarget, points: Points, batch: Batch, differentiates: bool) -> Array:
+    """The log densities at the first particles, all finite."""
+    log_densities, smooth = _first_look(target, points, batch, differentiates)
+    for good, what in ((jnp.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
+        bad = int(jnp.sum(~good))
         if bad:
             raise ValueError(
                 f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "
                 f"{points.shape[0]} initial particles. Start inside the support, or declare it with `support=`."
             )
-
-
-@eqx.filter_jit
-def _first_loop(
-    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
-) -> LoopState:
-    zero = jnp.zeros((), points.dtype)
-    state = sampler.init(target, points, batch)
-    return LoopState(state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False))
+    return log_densities
 
 
 def _capacity(points: Points) -> int:
@@ -291,16 +258,9 @@ def _capacity(points: Points) -> int:
     return int(np.clip(2**24 // points.size, 1, _CAPACITY))
 
 
-def _chunks(num_steps: int, record_every: int, longest: int) -> Iterator[int]:
-    """Numbers of steps that add up to `num_steps`, grown until a chunk takes a fraction of a second."""
-    size, left = record_every, num_steps
-    while left > 0:
-        steps = min(size, left)
-        start = time.perf_counter()
-        yield steps
-        left -= steps
-        if time.perf_counter() - start < _CHUNK_SECONDS:
-            size = min(4 * size, longest)
+def _until(done: int, every: int) -> int:
+    """The number of steps to the next multiple of `every`."""
+    return every - done % every
 
 
 def _filled(record: Record, count: int) -> Record:
@@ -311,20 +271,19 @@ def _result(
     target: AbstractTarget,
     sampler: AbstractSampler,
     loop: LoopState,
-    records: list[Record],
+    lines: Record,
     keep_points: bool,
     outside: int,
-    stopped: bool,
+    ended: str,
 ) -> Result:
-    lines = jax.tree.map(lambda *leaves: np.concatenate(leaves), *records)
     history = History(
-        step=lines.step,
-        velocity_norm=lines.info.velocity_norm,
-        step_size=lines.info.step_size,
-        stein_ratio=lines.info.stein_ratio,
+        step=np.asarray(lines.step),
+        velocity_norm=np.asarray(lines.info.velocity_norm),
+        step_size=np.asarray(lines.info.step_size),
+        stein_ratio=np.asarray(lines.info.stein_ratio),
         particles=_constrained(target, jnp.asarray(lines.points), 2) if keep_points else None,
     )
-    status, message = _verdict(loop, outside, stopped)
+    status, message = _verdict(loop, outside, ended)
     points = loop.state.points
     return Result(
         _constrained(target, points, 1), points, status, message, int(loop.step), history, target, sampler, loop
@@ -339,7 +298,7 @@ def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTr
     return constrain(points)
 
 
-def _verdict(loop: LoopState, outside: int, stopped: bool) -> tuple[Status, str]:
+def _verdict(loop: LoopState, outside: int, ended: str) -> tuple[Status, str]:
     """How the run ended: `outside` particles stand where the log density is not finite."""
     if loop.healthy and outside:
         return Status.DIVERGED, (
@@ -360,6 +319,7 @@ def _verdict(loop: LoopState, outside: int, stopped: bool) -> tuple[Status, str]
     if loop.converged:
         ratio = float(loop.info.velocity_norm / loop.largest_velocity)
         return Status.CONVERGED, f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps."
-    if stopped:
-        return Status.FINISHED, f"the callback ended the run after {int(loop.step)} steps."
+    if ended:
+        status = Status.STOPPED if "Ctrl-C" in ended else Status.FINISHED
+        return status, f"{ended} the run after {int(loop.step)} steps. Give this result to `fit` to go on from it."
     return Status.FINISHED, f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}."

@@ -20,12 +20,18 @@ class Status(enum.Enum):
 
     CONVERGED = "converged"
     FINISHED = "finished"
+    STOPPED = "stopped"
+    """By Ctrl-C."""
     DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
 class History:
-    """What was recorded along the way, every `record_every` steps: arrays with one entry a record."""
+    """What was recorded along the way, every `record_every` steps: arrays with one entry a record.
+
+    Beyond 65,536 records every second one is let go, again and again; `step` says which are left, and the last step is
+    always among them.
+    """
 
     step: np.ndarray
     """The number of steps taken when the record was made."""
