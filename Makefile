@@ -44,6 +44,7 @@ tests: setup
 
 soak: setup
 	$(BIN)/pytest -m soak
+	$(BIN)/python benchmarks/soak.py
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

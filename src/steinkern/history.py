@@ -10,6 +10,7 @@ from .sampler import Info
 
 MOST_LINES = 2**16
 MOST_NUMBERS = 2**26
+_MOST_PARTS = 256  # that lines are kept in, before they are put together
 
 
 class Record(NamedTuple):
@@ -36,29 +37,36 @@ class Recorder:
         self.first = first
         self.every = every
         self.most = most
-        self.kept: list[Record] = []
         self.last: Record | None = None
+        self._kept: list[Record] = []
+        self._number = 0
 
     def add(self, lines: Record) -> None:
         """Lines in the order of their steps; those between two multiples of the stride are seen only as the last."""
         if lines.step.size:
-            self.last = jax.tree.map(lambda leaf: leaf[-1:], lines)
-        self.kept.append(self._on_stride(lines))
-        while sum(len(part.step) for part in self.kept) > self.most:
+            self.last = jax.tree.map(lambda leaf: leaf[-1:].copy(), lines)
+        self._keep(lines)
+        while self._number > self.most:
             self.every *= 2
-            self.kept = [self._on_stride(_joined(self.kept))]
+            self._keep(None)
+        if len(self._kept) > _MOST_PARTS:
+            self._kept = [_joined(self._kept)]
 
     def lines(self) -> Record:
         """All lines, the last one included."""
-        kept = _joined(self.kept)
+        kept = _joined(self._kept)
         if self.last is None or (kept.step.size and kept.step[-1] == self.last.step[0]):
             return kept
         return _joined([kept, self.last])
 
-    def _on_stride(self, lines: Record) -> Record:
+    def _keep(self, lines: Record | None) -> None:
+        """Add lines, or go through all those that are there; only those on the stride stay."""
+        if lines is None:
+            lines, self._kept, self._number = _joined(self._kept), [], 0
         chosen = (lines.step - self.first) % self.every == 0
-        # A copy where something is left out: a slice would keep the whole chunk in memory.
-        return lines if chosen.all() else jax.tree.map(lambda leaf: leaf[chosen], lines)
+        # Indexing by a mask copies: a slice would keep the whole buffer that a chunk came in.
+        self._kept.append(jax.tree.map(lambda leaf: leaf[chosen], lines))
+        self._number += int(chosen.sum())
 
 
 def most_lines(numbers_a_line: int) -> int:
