@@ -70,7 +70,7 @@ class Store:
                 saved = read(path)
             except DamagedCheckpoint as damage:
                 instead = "The one before it is used" if number < len(files) else "None is left: the run starts anew"
-                warnings.warn(f"{damage} {instead}.", RuntimeWarning, stacklevel=4)
+                warnings.warn(f"{damage} {instead}.", RuntimeWarning, stacklevel=5)
                 continue
             self._check(saved, path)
             return saved

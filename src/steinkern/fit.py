@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -22,17 +23,17 @@ from ._types import (
     check_count,
     check_positive,
 )
+from .caution import SteinWarning
 from .checkpoint import Store
-from .history import Record, Recorder, most_lines
 from .interrupt import interruptible
-from .loop import LoopState, Options, advance, first_loop
+from .loop import LONG_STEPS, LoopState, first_loop
 from .particles import check_particles
-from .result import DivergedError, History, Result, Status
-from .resume import restored, save, settings_of
+from .result import DivergedError, Faults, History, Result, Status
+from .resume import restore, save, settings_of
+from .run import Run, until
 from .sampler import AbstractSampler, Info
 from .target import AbstractTarget, as_target
 
-_CAPACITY = 1024  # records a compiled call can return
 _CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
 _EVERY = 1000  # steps from checkpoint to checkpoint
 
@@ -54,6 +55,7 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     every: int | None = None,
     progress: bool | None = None,
+    longest_move: float | None = 100.0,
     throw: bool = True,
 ) -> Result:
     """Move `particles` towards the target for `num_steps` steps.
@@ -87,9 +89,18 @@ def fit(
             stopped (on the same machine and versions). A larger `num_steps` goes further; anything else that differs
             is refused.
         every: steps from checkpoint to checkpoint; 1000 by default. There is one at the end as well.
+        longest_move: a move in which some coordinate goes so many times farther than in any move before, and than the
+            first particles were spread, is absurd and made shorter: a spike does not throw a particle out of sight.
+            `None` lets every move be.
         progress: show a progress bar; by default where there is a terminal.
-        throw: raise `DivergedError` (which carries the result) on numbers that are not finite, instead of returning a
-            result whose status says so.
+        throw: raise `DivergedError` (which carries the result) where the run cannot go on for numbers that are not
+            finite, instead of returning a result whose status says so.
+
+    Where a step gives numbers that are not finite, the particles at fault (where the log density, its gradient or its
+    curvature is NaN or infinite) go back by halves of their last step and the step is tried again; after five failures
+    in a row a warning names it. Where no particle is at fault the metric could not be factorised, and the
+    step is taken with 10² to 10⁸ times the damping. `result.faults` counts it all. More than a quarter of the
+    particles at fault, or a step that fails all the same, is divergence.
 
     Raises:
         ValueError: what was given does not fit together; raised before any long work.
@@ -98,6 +109,8 @@ def fit(
     """
     _check_options(key, sampler, tempering, callback, num_steps, batch_size, record_every, tolerance)
     _check_checkpoint(checkpoint, every)
+    if longest_move is not None:
+        check_positive("longest_move", longest_move)
     bound, points, first = _starting_point(as_target(target), particles)
     data = jax.tree.map(jnp.asarray, data)
     bound.check_data(data, batch_size)
@@ -109,57 +122,49 @@ def fit(
         loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
     else:
         loop = first_loop(sampler, bound, points, example, jnp.asarray(first, jnp.int32))
-    capacity = _capacity(points) if record_particles else _CAPACITY
-    recorder = Recorder(first, record_every, most_lines(points.size if record_particles else 4))
+    run = Run(
+        key, sampler, bound, tempering, data, batch_size, record_every, record_particles, tolerance, longest_move, loop
+    )
     store = None
     if checkpoint is not None:
-        numbers = {
-            "batch_size": batch_size, "record_every": record_every, "record_particles": record_particles,
-            "tolerance": tolerance, "steps before": first,
-        }  # fmt: skip
         given = particles.loop if isinstance(particles, Result) else particles
-        store = Store(checkpoint, settings_of(key, bound, sampler, given, points, data, tempering, numbers))
-        loop = restored(store, loop, recorder, record_particles, log_densities)
-    done = saved = int(loop.step) - first
-    if done > num_steps:
+        store = Store(checkpoint, settings_of(run, given))
+        restore(store, run, log_densities)
+    if run.done > num_steps:
         raise ValueError(
-            f"`num_steps` must be at least {done}, where the checkpoint in `checkpoint` {checkpoint} stands, got "
+            f"`num_steps` must be at least {run.done}, where the checkpoint in `checkpoint` {checkpoint} stands, got "
             f"{num_steps}. Raise it, or choose another directory."
         )
 
-    options = Options(jnp.asarray(record_every), jnp.asarray(-1.0 if tolerance is None else tolerance))
-    size, longest = record_every, record_every if callback else record_every * capacity
-    ended = ""
+    size, longest = record_every, record_every if callback else run.longest_chunk
+    ended, saved = "", run.done
     disable = None if progress is None else not progress
-    with tqdm(total=num_steps, initial=done, disable=disable, leave=False) as bar, interruptible() as interrupt:
-        while done < num_steps and loop.healthy and not loop.converged and not ended:
+    with tqdm(total=num_steps, initial=run.done, disable=disable, leave=False) as bar, interruptible() as interrupt:
+        while run.done < num_steps and run.going and not ended:
             start = time.perf_counter()
-            steps = min(size, num_steps - done, _until(done, every or _EVERY) if store else num_steps)
-            if done % record_every:  # a line is under way: end with it
-                steps = min(steps, _until(done, record_every))
-            loop, record = advance(
-                key, sampler, bound, tempering, data, loop, jnp.asarray(steps), options, batch_size, capacity,
-                record_particles,
-            )  # fmt: skip
-            taken = int(loop.step) - first - done
-            recorder.add(_filled(record, -(-taken // record_every)))
-            done += taken
+            to_checkpoint = until(run.done, every or _EVERY) if store else num_steps
+            taken = run.take(min(size, num_steps - run.done, to_checkpoint))
             bar.update(taken)
-            bar.set_postfix_str(f"velocity {float(loop.info.velocity_norm):.3g}", refresh=False)
+            bar.set_postfix_str(f"velocity {float(run.loop.info.velocity_norm):.3g}", refresh=False)
             if time.perf_counter() - start < _CHUNK_SECONDS:
                 size = min(4 * size, longest)
-            on_line = done % record_every == 0 or done == num_steps
-            if callback is not None and loop.healthy and not loop.converged and on_line:
-                ended = "the callback ended" if callback(int(loop.step), loop.state, loop.info) else ""
-            if interrupt.requested and done < num_steps:
+            on_line = run.done % record_every == 0 or run.done == num_steps
+            if callback is not None and taken and run.going and on_line:
+                ended = "the callback ended" if callback(int(run.loop.step), run.loop.state, run.loop.info) else ""
+            if interrupt.requested and run.done < num_steps:
                 ended = "Ctrl-C ended"
-            if store and loop.healthy and (done % (every or _EVERY) == 0 or ended):
-                save(store, loop, recorder, log_densities)
-                saved = done
-        if store and loop.healthy and done > saved:
-            save(store, loop, recorder, log_densities)
-    outside = int(np.sum(~np.isfinite(_first_look(bound, loop.state.points, example, sampler.differentiates)[0])))
-    result = _result(bound, sampler, loop, recorder.lines(), record_particles, outside, ended)
+            last = ended or run.done == num_steps or not run.going
+            if store and run.loop.healthy and run.done > saved and (last or run.done % (every or _EVERY) == 0):
+                save(store, run, log_densities)
+                saved = run.done
+
+    def finite(points: Points) -> np.ndarray:
+        return np.isfinite(np.asarray(_first_look(bound, points, example, sampler.differentiates)[0]))
+
+    run.finish(finite)
+    result = _result(run, int(np.sum(~finite(run.loop.state.points))), ended)
+    if result.faults.stuck:
+        warnings.warn(_stuck(result), SteinWarning, stacklevel=2)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
@@ -253,40 +258,32 @@ def _check_first_particles(target: AbstractTarget, points: Points, batch: Batch,
     return log_densities
 
 
-def _capacity(points: Points) -> int:
-    """How many records of all particles one compiled call may return."""
-    return int(np.clip(2**24 // points.size, 1, _CAPACITY))
-
-
-def _until(done: int, every: int) -> int:
-    """The number of steps to the next multiple of `every`."""
-    return every - done % every
-
-
-def _filled(record: Record, count: int) -> Record:
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], record)
-
-
-def _result(
-    target: AbstractTarget,
-    sampler: AbstractSampler,
-    loop: LoopState,
-    lines: Record,
-    keep_points: bool,
-    outside: int,
-    ended: str,
-) -> Result:
+def _result(run: Run, outside: int, ended: str) -> Result:
+    lines, loop, trouble = run.recorder.lines(), run.loop, run.trouble
     history = History(
         step=np.asarray(lines.step),
         velocity_norm=np.asarray(lines.info.velocity_norm),
         step_size=np.asarray(lines.info.step_size),
         stein_ratio=np.asarray(lines.info.stein_ratio),
-        particles=_constrained(target, jnp.asarray(lines.points), 2) if keep_points else None,
+        particles=_constrained(run.target, jnp.asarray(lines.points), 2) if run.record_particles else None,
     )
+    stuck = tuple(int(place) for place in np.flatnonzero(trouble.stuck))
+    shortened = int(loop.shortened)
+    faults = Faults(int(trouble.frozen), stuck, int(trouble.damped), float(trouble.largest_damping), shortened)
     status, message = _verdict(loop, outside, ended)
     points = loop.state.points
     return Result(
-        _constrained(target, points, 1), points, status, message, int(loop.step), history, target, sampler, loop
+        _constrained(run.target, points, 1), points, status, " ".join([message, *faults.sentences()]), int(loop.step),
+        history, faults, run.target, run.sampler, loop,
+    )  # fmt: skip
+
+
+def _stuck(result: Result) -> str:
+    which = ", ".join(map(str, result.faults.stuck))
+    return (
+        f"particle {which} of {len(result.points)} went, more than five steps in a row, to where the target is NaN or "
+        "infinite, and was moved back: it stands at an edge that the target does not declare. Declare constraints with "
+        "`support=`, or lower the learning rate."
     )
 
 
@@ -307,14 +304,17 @@ def _verdict(loop: LoopState, outside: int, ended: str) -> tuple[Status, str]:
             "(b) the step size is too large: lower the learning rate."
         )
     if not loop.healthy:
+        exploded = f"is the {LONG_STEPS + 1}th in a row to move particles absurdly farther than ever before"
+        what = exploded if loop.long_in_a_row >= LONG_STEPS else "gave numbers that are not finite"
         return Status.DIVERGED, (
-            f"step {int(loop.step) + 1} gave numbers that are not finite; the particles are those before it. "
+            f"step {int(loop.step) + 1} {what}; the particles are those before it. "
             "Likely causes: "
             "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; "
             "(b) the log density or its gradient is NaN or infinite where the particles went: declare constraints with "
             "`support=`, or start closer; "
             "(c) the curvature is singular or indefinite: raise `damping`, or use a repaired Hessian; "
-            "(d) float32 is too coarse for the target: enable x64."
+            "(d) float32 is too coarse for the target, or its numbers overflow: enable x64, or bring the parameters to "
+            "scales nearer 1."
         )
     if loop.converged:
         ratio = float(loop.info.velocity_norm / loop.largest_velocity)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ._types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like
+from ._types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like, times
 from .curvature import AbstractCurvature, Repair, repaired_matrix
 from .linear import AbstractOperator, Dense
 from .matrix_kernel import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel
@@ -37,6 +37,10 @@ class AbstractKernelRule(eqx.Module):
 
     def check(self, points: Points) -> None:
         """Raise where the rule does not fit the particles."""
+        return None
+
+    def damped(self, factor: float) -> "AbstractKernelRule | None":
+        """The same rule with `factor` times the damping of its metrics; `None` where it factorises none."""
         return None
 
 
@@ -173,6 +177,9 @@ class Averaged(AbstractKernelRule):
         if not self.per_block:
             self.kernel.check(points.shape[1])
 
+    def damped(self, factor: float) -> "Averaged":
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
+
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
         return self.curvature.at(target, points, batch).average()
 
@@ -229,6 +236,9 @@ class MixtureAt(AbstractKernelRule):
             raise ValueError(f"`anchors` must be at most the number of particles, {n}, got {self.num_anchors}.")
         if self.anchors is not None and self.anchors.shape[1:] != (d,):
             raise ValueError(f"`anchors` must have shape (l, {d}), got {self.anchors.shape}.")
+
+    def damped(self, factor: float) -> "MixtureAt":
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
 
     def places(self, points: Points) -> Float[Array, "l d"]:
         """The anchors for these particles."""

@@ -43,6 +43,35 @@ class History:
 
 
 @dataclass(frozen=True)
+class Faults:
+    """What went wrong along the way and was dealt with."""
+
+    frozen: int = 0
+    """How often a particle at fault was moved back, so that the others could go on."""
+    stuck: tuple[int, ...] = ()
+    """The particles that had to be moved back more than five steps in a row."""
+    damped: int = 0
+    """How many steps were taken with a larger damping, because a metric could not be factorised."""
+    largest_damping: float = 1.0
+    """The largest factor on the damping of those steps."""
+    shortened: int = 0
+    """How many moves were longer than `longest_move` allows and made shorter."""
+
+    def sentences(self) -> list[str]:
+        """What is to be said of it."""
+        said = []
+        if self.frozen:
+            said.append(f"Particles were moved back {self.frozen} times from where the target is not finite.")
+        if self.stuck:
+            said.append(f"More than five steps in a row: {', '.join(map(str, self.stuck))}.")
+        if self.damped:
+            said.append(f"{self.damped} steps needed up to {self.largest_damping:.0e} times the damping.")
+        if self.shortened:
+            said.append(f"{self.shortened} absurdly long moves were made shorter: lower the learning rate.")
+        return said
+
+
+@dataclass(frozen=True)
 class Result:
     """Particles that approximate the target, and how they came about.
 
@@ -58,6 +87,7 @@ class Result:
     num_steps: int
     """The number of steps taken, those of the fits that this one continued included."""
     history: History
+    faults: Faults
     target: AbstractTarget
     sampler: AbstractSampler
     loop: Any

@@ -2,7 +2,6 @@
 
 import platform
 import warnings
-from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -12,90 +11,72 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from ._types import Batch, Key, Points, PyTree
+from ._types import PyTree
 from .checkpoint import Saved, Store
 from .description import as_numpy, described, fingerprint, is_key
-from .history import Record, Recorder
-from .loop import LoopState
-from .sampler import AbstractSampler
-from .target import AbstractTarget
+from .history import Record
+from .run import Run
 
 _LOOKED_AT = 8  # particles whose log densities stand for the code of the target
 
 
-def settings_of(
-    key: Key,
-    target: AbstractTarget,
-    sampler: AbstractSampler,
-    given: PyTree,
-    points: Points,
-    data: Batch,
-    tempering: Callable[[Array], Array] | None,
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
+def settings_of(run: Run, given: PyTree) -> dict[str, Any]:
     """What a run is: equal settings, the same run.
 
     A function's code cannot be compared between processes, so a log density is known here by its name and by what it
-    closes over; `restored` compares its values.
+    closes over; `restore` compares its values.
 
     Args:
-        key: of the run.
-        target: bound to the space of the particles.
-        sampler: of the run.
-        given: what the run starts from: particles, or the state of an earlier run.
-        points: the first particles as one array.
-        data: of the run.
-        tempering: of the run.
-        options: numbers that change what is computed or recorded.
+        run: before its first step.
+        given: what it starts from: particles, or the state of an earlier run.
     """
-    n, d = points.shape
-    shapes = [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)]
+    points = run.loop.state.points
+    shapes = [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(run.data)]
     return {
-        "number of particles": n,
-        "number of coordinates": d,
+        "number of particles": points.shape[0],
+        "number of coordinates": points.shape[1],
         "dtype": points.dtype.name,
-        **options,
-        "sampler": described(sampler),
-        "target": described(target),
-        "tempering": described(tempering),
+        **run.settings,
+        "sampler": described(run.sampler),
+        "target": described(run.target),
+        "tempering": described(run.tempering),
         "data shapes": shapes,
-        "data": fingerprint(data),
+        "data": fingerprint(run.data),
         "first particles": fingerprint(given),
-        "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
+        "key": [str(jr.key_impl(run.key)), np.asarray(jr.key_data(run.key)).tolist()],
     }
 
 
-def save(store: Store, loop: LoopState, recorder: Recorder, log_densities: Array) -> None:
-    """Put the run on disk as it is; `log_densities` are those at the first particles."""
-    leaves = [as_numpy(leaf) for leaf in jax.tree_util.tree_leaves((loop, recorder.lines()))]
-    notes = {"versions": _versions(), "stride": recorder.every, "log densities": _looked_at(log_densities)}
-    store.save(int(loop.step), leaves, notes)
+def save(store: Store, run: Run, log_densities: Array) -> None:
+    """Put the run on disk as it stands; `log_densities` are those at the first particles."""
+    leaves = [as_numpy(leaf) for leaf in jax.tree_util.tree_leaves((run.loop, run.trouble, run.recorder.lines()))]
+    notes = {"versions": _versions(), "stride": run.recorder.every, "log densities": _looked_at(log_densities)}
+    store.save(int(run.loop.step), leaves, notes)
 
 
-def restored(store: Store, loop: LoopState, recorder: Recorder, keep_points: bool, log_densities: Array) -> LoopState:
-    """The loop of the newest whole checkpoint, its history put into `recorder`; `loop` itself where there is none.
+def restore(store: Store, run: Run, log_densities: Array) -> None:
+    """Bring a run that has not begun to where the newest whole checkpoint stands, if there is one.
 
     Args:
         store: where the checkpoints are.
-        loop: the loop before the first step, for the structure of its state.
-        recorder: an empty one.
-        keep_points: whether the history holds particles.
+        run: before its first step.
         log_densities: at the first particles; where the checkpoint's are others, the code of the target is another.
     """
     saved = store.latest()
     if saved is None:
-        return loop
+        return
     _compare_versions(saved.notes.get("versions"))
     _compare_log_densities(saved.notes.get("log densities"), _looked_at(log_densities))
-    line = Record(loop.step, loop.info, loop.state.points if keep_points else None)
-    leaves, structure = jax.tree_util.tree_flatten((loop, line))
+    loop = run.loop
+    line = Record(loop.step, loop.info, loop.state.points if run.record_particles else None)
+    leaves, structure = jax.tree_util.tree_flatten((loop, run.trouble, line))
     number = len(jax.tree_util.tree_leaves(loop))
-    _check_shapes(saved, leaves, number)
+    _check_shapes(saved, leaves, number + len(run.trouble))
     states = [_like(array, leaf) for array, leaf in zip(saved.arrays[:number], leaves[:number], strict=True)]
-    again, lines = jax.tree_util.tree_unflatten(structure, [*states, *saved.arrays[number:]])
-    recorder.every = saved.notes["stride"]
-    recorder.add(lines)
-    return again
+    run.loop, run.trouble, lines = jax.tree_util.tree_unflatten(structure, [*states, *saved.arrays[number:]])
+    run.sound = run.loop
+    run.recorder.every = saved.notes["stride"]
+    run.recorder.add(lines)
 
 
 def _check_shapes(saved: Saved, leaves: list[Any], number: int) -> None:
@@ -143,5 +124,5 @@ def _compare_versions(before: Any) -> None:
             f"the checkpoint was made with {before}, this is {_versions()}: the run goes on, but may differ in its "
             "last digits from one that was never interrupted.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )

@@ -53,6 +53,10 @@ class AbstractSampler(eqx.Module):
         """Whether the sampler needs the gradient of the target."""
         return True
 
+    def damped(self, factor: float) -> "AbstractSampler | None":
+        """The same sampler with `factor` times the damping of its metrics; `None` where it factorises none."""
+        return None
+
     def check(self, points: Points) -> None:
         """Raise where the sampler does not fit the particles, before anything runs."""
         return None
