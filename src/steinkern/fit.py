@@ -3,7 +3,7 @@
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array
 from tqdm.auto import tqdm
 
+from . import caution
 from ._types import (
     Batch,
     Key,
@@ -116,7 +117,14 @@ def fit(
     bound.check_data(data, batch_size)
     sampler.check(points)
     example = data if batch_size is None else jax.tree.map(lambda leaf: leaf[:batch_size], data)
-    log_densities = _check_first_particles(bound, points, example, sampler.differentiates)
+
+    def look(points: Points) -> tuple[Array, Array]:
+        return _look(bound, points, example, sampler.differentiates)
+
+    log_densities, scores = look(points)
+    _check_first_particles(log_densities, scores)
+    if sampler.differentiates:
+        _warn(caution.before(points, log_densities, scores, look))
 
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
         loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
@@ -157,14 +165,13 @@ def fit(
             if store and run.loop.healthy and run.done > saved and (last or run.done % (every or _EVERY) == 0):
                 save(store, run, log_densities)
                 saved = run.done
-
-    def finite(points: Points) -> np.ndarray:
-        return np.isfinite(np.asarray(_first_look(bound, points, example, sampler.differentiates)[0]))
-
-    run.finish(finite)
-    result = _result(run, int(np.sum(~finite(run.loop.state.points))), ended)
+    run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
+    outside = int(np.sum(~np.isfinite(np.asarray(look(run.loop.state.points)[0]))))
+    result = _result(run, outside, ended)
     if result.faults.stuck:
-        warnings.warn(_stuck(result), SteinWarning, stacklevel=2)
+        _warn([_stuck(result)])
+    if result.status in (Status.FINISHED, Status.CONVERGED):
+        _warn(caution.after(run, example))
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
@@ -239,23 +246,25 @@ def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
 
 
 @eqx.filter_jit
-def _first_look(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
-    """The log density at every particle, and whether it has a finite gradient there."""
-    values = target.log_densities(points, batch)
-    return values, jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1) if scores else jnp.isfinite(values)
+def _look(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
+    """The log density at every particle, and its gradient there; zeros where it is not to be differentiated."""
+    return target.log_densities(points, batch), target.scores(points, batch) if scores else jnp.zeros_like(points)
 
 
-def _check_first_particles(target: AbstractTarget, points: Points, batch: Batch, differentiates: bool) -> Array:
-    """The log densities at the first particles, all finite."""
-    log_densities, smooth = _first_look(target, points, batch, differentiates)
+def _check_first_particles(log_densities: Array, scores: Array) -> None:
+    smooth = jnp.all(jnp.isfinite(scores), axis=1)
     for good, what in ((jnp.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
         bad = int(jnp.sum(~good))
         if bad:
             raise ValueError(
                 f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "
-                f"{points.shape[0]} initial particles. Start inside the support, or declare it with `support=`."
+                f"{len(scores)} initial particles. Start inside the support, or declare it with `support=`."
             )
-    return log_densities
+
+
+def _warn(texts: Iterable[str]) -> None:
+    for text in texts:
+        warnings.warn(text, SteinWarning, stacklevel=3)
 
 
 def _result(run: Run, outside: int, ended: str) -> Result:
@@ -304,7 +313,10 @@ def _verdict(loop: LoopState, outside: int, ended: str) -> tuple[Status, str]:
             "(b) the step size is too large: lower the learning rate."
         )
     if not loop.healthy:
-        exploded = f"is the {LONG_STEPS + 1}th in a row to move particles absurdly farther than ever before"
+        exploded = (
+            f"leads to numbers that are not finite: it is the {LONG_STEPS + 1}th in a row to move particles absurdly "
+            "farther than ever before"
+        )
         what = exploded if loop.long_in_a_row >= LONG_STEPS else "gave numbers that are not finite"
         return Status.DIVERGED, (
             f"step {int(loop.step) + 1} {what}; the particles are those before it. "
@@ -322,4 +334,7 @@ def _verdict(loop: LoopState, outside: int, ended: str) -> tuple[Status, str]:
     if ended:
         status = Status.STOPPED if "Ctrl-C" in ended else Status.FINISHED
         return status, f"{ended} the run after {int(loop.step)} steps. Give this result to `fit` to go on from it."
-    return Status.FINISHED, f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}."
+    fraction = float(loop.info.velocity_norm) / (float(loop.largest_velocity) or 1.0)
+    return Status.FINISHED, (
+        f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction:.2g} of its largest."
+    )

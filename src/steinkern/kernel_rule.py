@@ -39,6 +39,11 @@ class AbstractKernelRule(eqx.Module):
         """Raise where the rule does not fit the particles."""
         return None
 
+    @property
+    def may_decouple(self) -> bool:
+        """Whether the kernel has numbers of its own, by which particles may not feel one another."""
+        return True
+
     def damped(self, factor: float) -> "AbstractKernelRule | None":
         """The same rule with `factor` times the damping of its metrics; `None` where it factorises none."""
         return None
@@ -59,6 +64,10 @@ class Plain(AbstractKernelRule):
 
     def check(self, points: Points) -> None:
         self.kernel.check(points.shape[1])
+
+    @property
+    def may_decouple(self) -> bool:
+        return _has_numbers(self.kernel)
 
 
 Measure: TypeAlias = Callable[[], AbstractOperator]
@@ -177,6 +186,10 @@ class Averaged(AbstractKernelRule):
         if not self.per_block:
             self.kernel.check(points.shape[1])
 
+    @property
+    def may_decouple(self) -> bool:
+        return _has_numbers(self.kernel)
+
     def damped(self, factor: float) -> "Averaged":
         return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
 
@@ -270,6 +283,11 @@ class MixtureAt(AbstractKernelRule):
     def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
         symmetric = not self.kernel.rotation_invariant
         return jax.vmap(lambda own: own.factorise(self.settings.damping, symmetric=symmetric))(curvature)
+
+
+def _has_numbers(kernel: AbstractMatrixKernel) -> bool:
+    """Whether a kernel has a bandwidth given as a number, or a function of the user's; one by the median couples."""
+    return bool(jax.tree_util.tree_leaves(kernel))
 
 
 def _over_blocks(build: Callable[..., AbstractMatrixKernel], metric: AbstractMetric, *clouds: Points) -> PerBlock:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from ._types import Batch, Key, Points, Scalar
 from .diagnostics import stein_ratio
+from .matrix_kernel import AbstractMatrixKernel
 from .target import AbstractTarget
 
 
@@ -52,6 +53,15 @@ class AbstractSampler(eqx.Module):
     def differentiates(self) -> bool:
         """Whether the sampler needs the gradient of the target."""
         return True
+
+    @property
+    def interacting(self) -> bool:
+        """Whether the particles keep one another apart, so that their spread is meant to be the target's."""
+        return True
+
+    def coupling(self, state: Any, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
+        """The kernel of the next step, where its numbers may be such that particles do not feel one another."""
+        return None
 
     def damped(self, factor: float) -> "AbstractSampler | None":
         """The same sampler with `factor` times the damping of its metrics; `None` where it factorises none."""

@@ -12,7 +12,7 @@ import optax
 from ._types import Batch, Key, Points, as_number, check_callable, check_choice, check_positive, times
 from .curvature import AbstractCurvature
 from .kernel_rule import AbstractKernelRule, Averaged, MetricSettings, MixtureAt, Plain
-from .matrix_kernel import as_matrix_kernel, tilted_velocity
+from .matrix_kernel import AbstractMatrixKernel, as_matrix_kernel, tilted_velocity
 from .metric import AbstractMetric, DiagonalMetric
 from .mixture import Weighting
 from .newton import newton_velocity
@@ -47,6 +47,11 @@ class SVGD(AbstractSampler):
 
     def check(self, points: Points) -> None:
         self.rule.check(points)
+
+    def coupling(self, state: SteinState, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
+        if not self.rule.may_decouple:
+            return None
+        return self.rule.update(state.rule, target, state.points, batch)[1]
 
     def damped(self, factor: float) -> "SVGD | None":
         rule = self.rule.damped(factor)
