@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := src tests benchmarks
 
-.PHONY: help setup demo test lint types contract tests format bench clean
+.PHONY: help setup demo test lint types contract tests soak format bench clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
 	@echo "make test       set up, then lint, format check, types, import contract and the tests"
+	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
 	@echo "make format     format the code"
 
@@ -40,6 +41,10 @@ contract: setup
 
 tests: setup
 	$(BIN)/pytest -n 2
+
+soak: setup
+	$(BIN)/pytest -m soak
+	$(BIN)/python benchmarks/soak.py
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

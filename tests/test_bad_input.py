@@ -248,6 +248,10 @@ FITS = {
     ),
     "batch of none": ({"target": posterior(), "data": ROWS, "batch_size": 0}, "`batch_size`", "at least 1", "0"),
     "batch of a density": ({"data": ROWS, "batch_size": 5}, "`batch_size`", "Posterior", "5"),
+    "longest move": ({"longest_move": 0.0}, "`longest_move`", "positive", "0.0"),
+    "checkpoint number": ({"checkpoint": 3}, "`checkpoint`", "directory", "3"),
+    "every without checkpoint": ({"every": 5}, "`every`", "`checkpoint`", "5"),
+    "every zero": ({"checkpoint": "out", "every": 0}, "`every`", "at least 1", "0"),
     "too many anchors": (
         {"sampler": sk.matrix_svgd(**MIXTURE, anchors=N + 1)}, "`anchors`", "at most the number of particles, 4", "5",
     ),

@@ -136,6 +136,21 @@ def test_a_fit_goes_on_where_it_stopped(key):
     assert other.shared["b"] == whole.shared["b"]  # another sampler starts from what was learnt
 
 
+def test_a_checkpoint_holds_what_is_shared(key, tmp_path):
+    x, y = regression(key)
+    particles, shared = sk.split(start(6), "a")
+    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
+    sampler = sk.half_bayesian(sk.svgd(), optax.adam(0.01))
+    whole = sk.fit(key, target, sampler, particles, (x, y), num_steps=10, batch_size=5)
+    sk.fit(key, target, sampler, particles, (x, y), num_steps=6, batch_size=5, checkpoint=tmp_path)
+    resumed = sk.fit(key, target, sampler, particles, (x, y), num_steps=10, batch_size=5, checkpoint=tmp_path)
+    np.testing.assert_array_equal(resumed.points, whole.points)
+    np.testing.assert_array_equal(resumed.shared["b"], whole.shared["b"])
+    other = sk.Posterior(log_prior, log_likelihood, 40, shared={"a": None, "b": jnp.ones(())})
+    with pytest.raises(ValueError, match="is of another run"):
+        sk.fit(key, other, sampler, particles, (x, y), num_steps=10, batch_size=5, checkpoint=tmp_path)
+
+
 def test_functions_among_the_shared_leaves_stay_where_they_are(key):
     network = eqx.nn.MLP(2, 4, 8, 1, key=key)
     parameters = {"network": network, "output": jr.normal(key, (5, 4))}

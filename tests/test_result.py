@@ -62,10 +62,11 @@ def test_results_cannot_be_changed_by_accident(result):
         result.particles = None
 
 
-def test_status_has_three_values_that_read_as_words():
+def test_status_has_four_values_that_read_as_words():
     assert {status.name: status.value for status in sk.Status} == {
         "CONVERGED": "converged",
         "FINISHED": "finished",
+        "STOPPED": "stopped",
         "DIVERGED": "diverged",
     }
     assert sk.Status("diverged") is sk.Status.DIVERGED

@@ -7,6 +7,7 @@ from . import initial as initial
 from . import models as models
 from .bandwidth import AbstractBandwidth as AbstractBandwidth
 from .bandwidth import Median as Median
+from .caution import SteinWarning as SteinWarning
 from .curvature import AbstractCurvature as AbstractCurvature
 from .curvature import EmpiricalFisher as EmpiricalFisher
 from .curvature import Fisher as Fisher
@@ -67,6 +68,7 @@ from .reparam import positive as positive
 from .reparam import real as real
 from .reparam import simplex as simplex
 from .result import DivergedError as DivergedError
+from .result import Faults as Faults
 from .result import History as History
 from .result import Result as Result
 from .result import Status as Status

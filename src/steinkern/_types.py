@@ -67,6 +67,13 @@ def as_number(value: Any) -> Any:
     return np.asarray(value, dtype=np.float64) if isinstance(value, int | float) else value
 
 
+def times(number: Any, factor: float) -> Any:
+    """A number that may be an array times a factor, in its own type, so that nothing is compiled anew."""
+    if isinstance(number, jax.Array):
+        return number * jnp.asarray(factor, number.dtype)
+    return np.asarray(number * factor)
+
+
 def like(value: Any, reference: Array) -> Array:
     """`value` in the precision of `reference`."""
     return jnp.asarray(value).astype(reference.dtype)

@@ -26,6 +26,10 @@ class Ensemble(AbstractSampler):
         scores = target.scores(state.points, batch)
         return transported(self.optimiser, state, scores, scores, None)
 
+    @property
+    def interacting(self) -> bool:
+        return False
+
 
 def ensemble(optimiser: Any = None) -> Ensemble:
     """A deep ensemble; `optimiser` is an optax optimiser, or a number for Adagrad with that learning rate."""

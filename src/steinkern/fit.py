@@ -1,55 +1,42 @@
 """The one loop: every sampler runs through `fit`."""
 
+import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array
 from tqdm.auto import tqdm
 
+from . import caution
 from ._types import (
     Batch,
     Key,
     LogDensityFunction,
     Points,
     PyTree,
-    Scalar,
     check_callable,
     check_count,
     check_positive,
-    like,
 )
+from .caution import SteinWarning
+from .checkpoint import Store
+from .interrupt import interruptible
+from .loop import LONG_STEPS, LoopState, first_loop
 from .particles import check_particles
-from .result import DivergedError, History, Result, Status
+from .result import DivergedError, Faults, History, Result, Status
+from .resume import restore, save, settings_of
+from .run import Run, until
 from .sampler import AbstractSampler, Info
-from .target import AbstractTarget, as_target, batch_length
+from .target import AbstractTarget, as_target
 
-_CAPACITY = 1024  # records a compiled call can return
 _CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
-
-
-class LoopState(NamedTuple):
-    """Everything the next step needs, besides the key, the target and the data."""
-
-    state: Any
-    info: Info
-    step: Int[Array, ""]
-    largest_velocity: Scalar
-    healthy: Bool[Array, ""]
-    converged: Bool[Array, ""]
-
-
-class Record(NamedTuple):
-    """One line of the history."""
-
-    step: Array
-    info: Info
-    points: Array | None
+_EVERY = 1000  # steps from checkpoint to checkpoint
 
 
 def fit(
@@ -66,14 +53,18 @@ def fit(
     tolerance: float | None = None,
     tempering: Callable[[Array], Array] | None = None,
     callback: Callable[[int, Any, Info], Any] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int | None = None,
     progress: bool | None = None,
+    longest_move: float | None = 100.0,
     throw: bool = True,
 ) -> Result:
     """Move `particles` towards the target for `num_steps` steps.
 
     The loop is compiled, the data are its arguments, and the key of step t depends on t alone: neither recording, nor
-    a callback, nor going on from an earlier result changes what is computed. Another fit with the same functions,
-    sampler and shapes compiles nothing.
+    a callback, nor a checkpoint, nor going on from an earlier result changes what is computed. Another fit with the
+    same functions, sampler and shapes compiles nothing. Ctrl-C ends the run within a fraction of a second, with the
+    result so far; a second one raises `KeyboardInterrupt`.
 
     Args:
         key: `jax.random.key(seed)`.
@@ -86,121 +77,105 @@ def fit(
         data: a pytree of arrays with a common leading axis, given to the target.
         num_steps: how many steps to take.
         batch_size: draw so many examples, with replacement, at every step; all of them by default.
-        record_every: record the history every so many steps.
+        record_every: record the history every so many steps. Beyond 65,536 lines (fewer where particles are kept)
+            every second line is let go, and from then on every second one is kept: `history.step` says which.
         record_particles: keep the particles in the history.
         tolerance: stop as converged when the velocity has fallen below this fraction of the largest seen. A fraction,
             because a preconditioner changes the units of the velocity.
         tempering: a schedule of the step count t = 0, 1, … for the power of the target: steps follow p^power.
-        callback: called as `callback(step, state, info)` after every record, with `state.points` in unconstrained
-            coordinates; a true return value ends the run.
+        callback: called as `callback(step, state, info)` every `record_every` steps and at the end, with
+            `state.points` in unconstrained coordinates; a true return value ends the run.
+        checkpoint: a directory of its own for this run. All that the next step needs is written there, and the same
+            call goes on from it: killed at any moment and called again, a run ends bit for bit as if it had never
+            stopped (on the same machine and versions). A larger `num_steps` goes further; anything else that differs
+            is refused.
+        every: steps from checkpoint to checkpoint; 1000 by default. There is one at the end as well.
+        longest_move: a move in which some coordinate goes so many times farther than in any move before, and than the
+            first particles were spread, is absurd and made shorter: a spike does not throw a particle out of sight.
+            `None` lets every move be.
         progress: show a progress bar; by default where there is a terminal.
-        throw: raise `DivergedError` (which carries the result) on numbers that are not finite, instead of returning a
-            result whose status says so.
+        throw: raise `DivergedError` (which carries the result) where the run cannot go on for numbers that are not
+            finite, instead of returning a result whose status says so.
+
+    Where a step gives numbers that are not finite, the particles at fault (where the log density, its gradient or its
+    curvature is NaN or infinite) go back by halves of their last step and the step is tried again; after five failures
+    in a row a warning names it. Where no particle is at fault the metric could not be factorised, and the
+    step is taken with 10² to 10⁸ times the damping. `result.faults` counts it all. More than a quarter of the
+    particles at fault, or a step that fails all the same, is divergence.
 
     Raises:
         ValueError: what was given does not fit together; raised before any long work.
         DivergedError: the particles met numbers that are not finite.
+        OSError: a checkpoint cannot be written; the last good one is intact.
     """
     _check_options(key, sampler, tempering, callback, num_steps, batch_size, record_every, tolerance)
-    bound, loop_points, first = _starting_point(as_target(target), particles)
+    _check_checkpoint(checkpoint, every)
+    if longest_move is not None:
+        check_positive("longest_move", longest_move)
+    bound, points, first = _starting_point(as_target(target), particles)
     data = jax.tree.map(jnp.asarray, data)
     bound.check_data(data, batch_size)
-    sampler.check(loop_points)
+    sampler.check(points)
     example = data if batch_size is None else jax.tree.map(lambda leaf: leaf[:batch_size], data)
-    _check_first_particles(bound, loop_points, example, sampler.differentiates)
+
+    def look(points: Points) -> tuple[Array, Array]:
+        return _look(bound, points, example, sampler.differentiates)
+
+    log_densities, scores = look(points)
+    _check_first_particles(log_densities, scores)
+    if sampler.differentiates:
+        _warn(caution.before(points, log_densities, scores, look))
 
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
         loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
     else:
-        loop = _first_loop(sampler, bound, loop_points, example, jnp.asarray(first, jnp.int32))
-    capacity = _capacity(loop_points) if record_particles else _CAPACITY
+        loop = first_loop(sampler, bound, points, example, jnp.asarray(first, jnp.int32))
+    run = Run(
+        key, sampler, bound, tempering, data, batch_size, record_every, record_particles, tolerance, longest_move, loop
+    )
+    store = None
+    if checkpoint is not None:
+        given = particles.loop if isinstance(particles, Result) else particles
+        store = Store(checkpoint, settings_of(run, given))
+        restore(store, run, log_densities)
+    if run.done > num_steps:
+        raise ValueError(
+            f"`num_steps` must be at least {run.done}, where the checkpoint in `checkpoint` {checkpoint} stands, got "
+            f"{num_steps}. Raise it, or choose another directory."
+        )
 
-    def advance(loop: LoopState, steps: int) -> tuple[LoopState, Record]:
-        return _advance(
-            key, sampler, bound, tempering, data, loop, jnp.asarray(steps), jnp.asarray(record_every),
-            jnp.asarray(-1.0 if tolerance is None else tolerance), batch_size, capacity, record_particles,
-        )  # fmt: skip
-
-    records: list[Record] = []
-    stopped = False
-    longest = record_every if callback else record_every * capacity
-    with tqdm(total=num_steps, disable=None if progress is None else not progress, leave=False) as bar:
-        for steps in _chunks(num_steps, record_every, longest):
-            before = int(loop.step)
-            loop, record = advance(loop, steps)
-            taken = int(loop.step) - before
-            records.append(_filled(record, -(-taken // record_every)))
+    size, longest = record_every, record_every if callback else run.longest_chunk
+    ended, saved = "", run.done
+    disable = None if progress is None else not progress
+    with tqdm(total=num_steps, initial=run.done, disable=disable, leave=False) as bar, interruptible() as interrupt:
+        while run.done < num_steps and run.going and not ended:
+            start = time.perf_counter()
+            to_checkpoint = until(run.done, every or _EVERY) if store else num_steps
+            taken = run.take(min(size, num_steps - run.done, to_checkpoint))
             bar.update(taken)
-            bar.set_postfix_str(f"velocity {float(loop.info.velocity_norm):.3g}", refresh=False)
-            if not loop.healthy or loop.converged:
-                break
-            if callback is not None and callback(int(loop.step), loop.state, loop.info):
-                stopped = True
-                break
-    bound = sampler.target_at(loop.state, bound)
-    finite, _ = _first_look(bound, loop.state.points, example, sampler.differentiates)
-    result = _result(bound, sampler, loop, records, record_particles, int(jnp.sum(~finite)), stopped)
+            bar.set_postfix_str(f"velocity {float(run.loop.info.velocity_norm):.3g}", refresh=False)
+            if time.perf_counter() - start < _CHUNK_SECONDS:
+                size = min(4 * size, longest)
+            on_line = run.done % record_every == 0 or run.done == num_steps
+            if callback is not None and taken and run.going and on_line:
+                ended = "the callback ended" if callback(int(run.loop.step), run.loop.state, run.loop.info) else ""
+            if interrupt.requested and run.done < num_steps:
+                ended = "Ctrl-C ended"
+            last = ended or run.done == num_steps or not run.going
+            if store and run.loop.healthy and run.done > saved and (last or run.done % (every or _EVERY) == 0):
+                save(store, run, log_densities)
+                saved = run.done
+    bound = run.target_now  # `look` is at what the shared parameters, if there are any, have become
+    run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
+    outside = int(np.sum(~np.isfinite(np.asarray(look(run.loop.state.points)[0]))))
+    result = _result(run, outside, ended)
+    if result.faults.stuck:
+        _warn([_stuck(result)])
+    if result.status in (Status.FINISHED, Status.CONVERGED):
+        _warn(caution.after(run, example))
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
-
-
-@eqx.filter_jit
-def _advance(
-    key: Key,
-    sampler: AbstractSampler,
-    target: AbstractTarget,
-    tempering: Callable[[Array], Array] | None,
-    data: Batch,
-    loop: LoopState,
-    num_steps: Int[Array, ""],
-    record_every: Int[Array, ""],
-    tolerance: Scalar,
-    batch_size: int | None,
-    capacity: int,
-    keep_points: bool,
-) -> tuple[LoopState, Record]:
-    """Up to `num_steps` steps, fewer on divergence or convergence; the counts are traced, so one program serves all."""
-    last = loop.step + num_steps
-
-    def going(carry: tuple[LoopState, Record]) -> Array:
-        loop, _ = carry
-        return (loop.step < last) & loop.healthy & ~loop.converged
-
-    def body(carry: tuple[LoopState, Record]) -> tuple[LoopState, Record]:
-        before, records = carry
-        batch_key, sampler_key = jr.split(jr.fold_in(key, before.step))
-        batch = minibatch(batch_key, data, batch_size)
-        power = jnp.ones(()) if tempering is None else tempering(before.step)
-        now = target if tempering is None else target.tempered(power)
-        state, info = sampler.step(sampler_key, before.state, now, batch)
-        after = _judged(before, state, info, jnp.where(power == 1, tolerance, -1))  # rest at another power is no rest
-        slot = (before.step - (last - num_steps)) // record_every
-        line = Record(after.step, after.info, after.state.points if keep_points else None)
-        return after, jax.tree.map(lambda all_, one: all_.at[slot].set(one), records, line)
-
-    line = Record(loop.step, loop.info, loop.state.points if keep_points else None)
-    records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), line)
-    return jax.lax.while_loop(going, body, (loop, records))
-
-
-def minibatch(key: Key, data: Batch, batch_size: int | None) -> Batch:
-    """`batch_size` examples drawn with replacement, on the device where the data are; all data where it is `None`."""
-    if batch_size is None or data is None:
-        return data
-    rows = jr.randint(key, (batch_size,), 0, batch_length(data))
-    return jax.tree.map(lambda leaf: leaf[rows], data)
-
-
-def _judged(before: LoopState, state: Any, info: Info, tolerance: Scalar) -> LoopState:
-    """The loop after a step; a step to numbers that are not finite is not taken."""
-    healthy = jnp.all(jnp.isfinite(state.points)) & jnp.isfinite(info.velocity_norm)
-    state, info = jax.tree.map(
-        lambda new, old: jnp.where(healthy, new, old), (state, info), (before.state, before.info)
-    )
-    largest = jnp.maximum(before.largest_velocity, info.velocity_norm)
-    converged = healthy & (tolerance > 0) & (largest > 0) & (info.velocity_norm <= like(tolerance, largest) * largest)
-    return LoopState(state, info, before.step + healthy.astype(before.step.dtype), largest, healthy, converged)
 
 
 def _check_options(
@@ -236,6 +211,15 @@ def _check_options(
             )
 
 
+def _check_checkpoint(checkpoint: Any, every: int | None) -> None:
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise ValueError(f"`checkpoint` must be a directory, got {checkpoint!r}.")
+    if every is not None:
+        check_count("every", every)
+        if checkpoint is None:
+            raise ValueError(f"`every` is {every}, but there is no `checkpoint`: name a directory for them.")
+
+
 def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
     """The target bound to the particles' space, the particles as (n, d), and the number of steps behind them."""
     earlier = particles if isinstance(particles, Result) else None
@@ -265,72 +249,53 @@ def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
 
 
 @eqx.filter_jit
-def _first_look(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
-    finite = jnp.isfinite(target.log_densities(points, batch))
-    return finite, jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1) if scores else jnp.ones_like(finite)
+def _look(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
+    """The log density at every particle, and its gradient there; zeros where it is not to be differentiated."""
+    return target.log_densities(points, batch), target.scores(points, batch) if scores else jnp.zeros_like(points)
 
 
-def _check_first_particles(target: AbstractTarget, points: Points, batch: Batch, differentiates: bool) -> None:
-    values, scores = (int(jnp.sum(~finite)) for finite in _first_look(target, points, batch, differentiates))
-    for bad, what in ((values, "log density"), (scores, "gradient of the log density")):
+def _check_first_particles(log_densities: Array, scores: Array) -> None:
+    smooth = jnp.all(jnp.isfinite(scores), axis=1)
+    for good, what in ((jnp.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
+        bad = int(jnp.sum(~good))
         if bad:
             raise ValueError(
                 f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "
-                f"{points.shape[0]} initial particles. Start inside the support, or declare it with `support=`."
+                f"{len(scores)} initial particles. Start inside the support, or declare it with `support=`."
             )
 
 
-@eqx.filter_jit
-def _first_loop(
-    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
-) -> LoopState:
-    zero = jnp.zeros((), points.dtype)
-    state = sampler.init(target, points, batch)
-    return LoopState(state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False))
+def _warn(texts: Iterable[str]) -> None:
+    for text in texts:
+        warnings.warn(text, SteinWarning, stacklevel=3)
 
 
-def _capacity(points: Points) -> int:
-    """How many records of all particles one compiled call may return."""
-    return int(np.clip(2**24 // points.size, 1, _CAPACITY))
-
-
-def _chunks(num_steps: int, record_every: int, longest: int) -> Iterator[int]:
-    """Numbers of steps that add up to `num_steps`, grown until a chunk takes a fraction of a second."""
-    size, left = record_every, num_steps
-    while left > 0:
-        steps = min(size, left)
-        start = time.perf_counter()
-        yield steps
-        left -= steps
-        if time.perf_counter() - start < _CHUNK_SECONDS:
-            size = min(4 * size, longest)
-
-
-def _filled(record: Record, count: int) -> Record:
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], record)
-
-
-def _result(
-    target: AbstractTarget,
-    sampler: AbstractSampler,
-    loop: LoopState,
-    records: list[Record],
-    keep_points: bool,
-    outside: int,
-    stopped: bool,
-) -> Result:
-    lines = jax.tree.map(lambda *leaves: np.concatenate(leaves), *records)
+def _result(run: Run, outside: int, ended: str) -> Result:
+    lines, loop, trouble = run.recorder.lines(), run.loop, run.trouble
     history = History(
-        step=lines.step,
-        velocity_norm=lines.info.velocity_norm,
-        step_size=lines.info.step_size,
-        stein_ratio=lines.info.stein_ratio,
-        particles=_constrained(target, jnp.asarray(lines.points), 2) if keep_points else None,
+        step=np.asarray(lines.step),
+        velocity_norm=np.asarray(lines.info.velocity_norm),
+        step_size=np.asarray(lines.info.step_size),
+        stein_ratio=np.asarray(lines.info.stein_ratio),
+        particles=_constrained(run.target, jnp.asarray(lines.points), 2) if run.record_particles else None,
     )
-    status, message = _verdict(loop, outside, stopped)
+    stuck = tuple(int(place) for place in np.flatnonzero(trouble.stuck))
+    shortened = int(loop.shortened)
+    faults = Faults(int(trouble.frozen), stuck, int(trouble.damped), float(trouble.largest_damping), shortened)
+    status, message = _verdict(loop, outside, ended)
     points = loop.state.points
     return Result(
-        _constrained(target, points, 1), points, status, message, int(loop.step), history, target, sampler, loop
+        _constrained(run.target, points, 1), points, status, " ".join([message, *faults.sentences()]), int(loop.step),
+        history, faults, run.target_now, run.sampler, loop,
+    )  # fmt: skip
+
+
+def _stuck(result: Result) -> str:
+    which = ", ".join(map(str, result.faults.stuck))
+    return (
+        f"particle {which} of {len(result.points)} went, more than five steps in a row, to where the target is NaN or "
+        "infinite, and was moved back: it stands at an edge that the target does not declare. Declare constraints with "
+        "`support=`, or lower the learning rate."
     )
 
 
@@ -343,7 +308,7 @@ def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTr
     return constrain(points)
 
 
-def _verdict(loop: LoopState, outside: int, stopped: bool) -> tuple[Status, str]:
+def _verdict(loop: LoopState, outside: int, ended: str) -> tuple[Status, str]:
     """How the run ended: `outside` particles stand where the log density is not finite."""
     if loop.healthy and outside:
         return Status.DIVERGED, (
@@ -352,18 +317,28 @@ def _verdict(loop: LoopState, outside: int, stopped: bool) -> tuple[Status, str]
             "(b) the step size is too large: lower the learning rate."
         )
     if not loop.healthy:
+        exploded = (
+            f"leads to numbers that are not finite: it is the {LONG_STEPS + 1}th in a row to move particles absurdly "
+            "farther than ever before"
+        )
+        what = exploded if loop.long_in_a_row >= LONG_STEPS else "gave numbers that are not finite"
         return Status.DIVERGED, (
-            f"step {int(loop.step) + 1} gave numbers that are not finite; the particles are those before it. "
+            f"step {int(loop.step) + 1} {what}; the particles are those before it. "
             "Likely causes: "
             "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; "
             "(b) the log density or its gradient is NaN or infinite where the particles went: declare constraints with "
             "`support=`, or start closer; "
             "(c) the curvature is singular or indefinite: raise `damping`, or use a repaired Hessian; "
-            "(d) float32 is too coarse for the target: enable x64."
+            "(d) float32 is too coarse for the target, or its numbers overflow: enable x64, or bring the parameters to "
+            "scales nearer 1."
         )
     if loop.converged:
         ratio = float(loop.info.velocity_norm / loop.largest_velocity)
         return Status.CONVERGED, f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps."
-    if stopped:
-        return Status.FINISHED, f"the callback ended the run after {int(loop.step)} steps."
-    return Status.FINISHED, f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}."
+    if ended:
+        status = Status.STOPPED if "Ctrl-C" in ended else Status.FINISHED
+        return status, f"{ended} the run after {int(loop.step)} steps. Give this result to `fit` to go on from it."
+    fraction = float(loop.info.velocity_norm) / (float(loop.largest_velocity) or 1.0)
+    return Status.FINISHED, (
+        f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction:.2g} of its largest."
+    )

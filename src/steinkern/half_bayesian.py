@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from ._types import Batch, Key, Points, PyTree
+from .matrix_kernel import AbstractMatrixKernel
 from .sampler import AbstractSampler, Info
 from .stein import as_optimiser
 from .target import AbstractTarget
@@ -21,8 +22,8 @@ class HalfBayesianState(NamedTuple):
     optimiser: Any
 
     @property
-    def points(self) -> Points:
-        """The particles."""
+    def points(self) -> Any:
+        """The particles, (n, d)."""
         return self.inner.points
 
 
@@ -81,6 +82,19 @@ class HalfBayesian(AbstractSampler):
 
     def check(self, points: Points) -> None:
         self.sampler.check(points)
+
+    def coupling(
+        self, state: HalfBayesianState, target: AbstractTarget, batch: Batch = None
+    ) -> AbstractMatrixKernel | None:
+        return self.sampler.coupling(state.inner, self.target_at(state, target), batch)
+
+    def damped(self, factor: float) -> "HalfBayesian | None":
+        sampler = self.sampler.damped(factor)
+        return None if sampler is None else HalfBayesian(sampler, self.optimiser)
+
+    @property
+    def interacting(self) -> bool:
+        return self.sampler.interacting
 
     @property
     def deterministic(self) -> bool:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ._types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like
+from ._types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like, times
 from .curvature import AbstractCurvature, Repair, repaired_matrix
 from .linear import AbstractOperator, Dense
 from .matrix_kernel import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel
@@ -39,6 +39,15 @@ class AbstractKernelRule(eqx.Module):
         """Raise where the rule does not fit the particles."""
         return None
 
+    @property
+    def may_decouple(self) -> bool:
+        """Whether the kernel has numbers of its own, by which particles may not feel one another."""
+        return True
+
+    def damped(self, factor: float) -> "AbstractKernelRule | None":
+        """The same rule with `factor` times the damping of its metrics; `None` where it factorises none."""
+        return None
+
 
 class Plain(AbstractKernelRule):
     """The same kernel at every step, its bandwidth adapted to the particles."""
@@ -55,6 +64,10 @@ class Plain(AbstractKernelRule):
 
     def check(self, points: Points) -> None:
         self.kernel.check(points.shape[1])
+
+    @property
+    def may_decouple(self) -> bool:
+        return _has_numbers(self.kernel)
 
 
 Measure: TypeAlias = Callable[[], AbstractOperator]
@@ -173,6 +186,13 @@ class Averaged(AbstractKernelRule):
         if not self.per_block:
             self.kernel.check(points.shape[1])
 
+    @property
+    def may_decouple(self) -> bool:
+        return _has_numbers(self.kernel)
+
+    def damped(self, factor: float) -> "Averaged":
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
+
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
         return self.curvature.at(target, points, batch).average()
 
@@ -230,6 +250,9 @@ class MixtureAt(AbstractKernelRule):
         if self.anchors is not None and self.anchors.shape[1:] != (d,):
             raise ValueError(f"`anchors` must have shape (l, {d}), got {self.anchors.shape}.")
 
+    def damped(self, factor: float) -> "MixtureAt":
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
+
     def places(self, points: Points) -> Float[Array, "l d"]:
         """The anchors for these particles."""
         if self.anchors is not None:
@@ -260,6 +283,11 @@ class MixtureAt(AbstractKernelRule):
     def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
         symmetric = not self.kernel.rotation_invariant
         return jax.vmap(lambda own: own.factorise(self.settings.damping, symmetric=symmetric))(curvature)
+
+
+def _has_numbers(kernel: AbstractMatrixKernel) -> bool:
+    """Whether a kernel has a bandwidth given as a number, or a function of the user's; one by the median couples."""
+    return bool(jax.tree_util.tree_leaves(kernel))
 
 
 def _over_blocks(build: Callable[..., AbstractMatrixKernel], metric: AbstractMetric, *clouds: Points) -> PerBlock:

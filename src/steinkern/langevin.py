@@ -50,6 +50,10 @@ class SGLD(AbstractSampler):
     def deterministic(self) -> bool:
         return False
 
+    @property
+    def interacting(self) -> bool:
+        return False
+
 
 class PreconditionedState(NamedTuple):
     """The chains, the number of steps taken, and V, each chain's running second moment of its gradients."""
@@ -109,6 +113,10 @@ class PSGLD(AbstractSampler):
 
     @property
     def deterministic(self) -> bool:
+        return False
+
+    @property
+    def interacting(self) -> bool:
         return False
 
     def _drift(

@@ -20,12 +20,18 @@ class Status(enum.Enum):
 
     CONVERGED = "converged"
     FINISHED = "finished"
+    STOPPED = "stopped"
+    """By Ctrl-C."""
     DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
 class History:
-    """What was recorded along the way, every `record_every` steps: arrays with one entry a record."""
+    """What was recorded along the way, every `record_every` steps: arrays with one entry a record.
+
+    Beyond 65,536 records every second one is let go, again and again; `step` says which are left, and the last step is
+    always among them.
+    """
 
     step: np.ndarray
     """The number of steps taken when the record was made."""
@@ -34,6 +40,35 @@ class History:
     stein_ratio: np.ndarray
     particles: PyTree | None
     """The particles after that step, with axes (record, particle, …); `None` unless `record_particles` was set."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What went wrong along the way and was dealt with."""
+
+    frozen: int = 0
+    """How often a particle at fault was moved back, so that the others could go on."""
+    stuck: tuple[int, ...] = ()
+    """The particles that had to be moved back more than five steps in a row."""
+    damped: int = 0
+    """How many steps were taken with a larger damping, because a metric could not be factorised."""
+    largest_damping: float = 1.0
+    """The largest factor on the damping of those steps."""
+    shortened: int = 0
+    """How many moves were longer than `longest_move` allows and made shorter."""
+
+    def sentences(self) -> list[str]:
+        """What is to be said of it."""
+        said = []
+        if self.frozen:
+            said.append(f"Particles were moved back {self.frozen} times from where the target is not finite.")
+        if self.stuck:
+            said.append(f"More than five steps in a row: {', '.join(map(str, self.stuck))}.")
+        if self.damped:
+            said.append(f"{self.damped} steps needed up to {self.largest_damping:.0e} times the damping.")
+        if self.shortened:
+            said.append(f"{self.shortened} absurdly long moves were made shorter: lower the learning rate.")
+        return said
 
 
 @dataclass(frozen=True)
@@ -52,6 +87,7 @@ class Result:
     num_steps: int
     """The number of steps taken, those of the fits that this one continued included."""
     history: History
+    faults: Faults
     target: AbstractTarget
     sampler: AbstractSampler
     loop: Any

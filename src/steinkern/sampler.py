@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from ._types import Batch, Key, Points, Scalar
 from .diagnostics import stein_ratio
+from .matrix_kernel import AbstractMatrixKernel
 from .target import AbstractTarget
 
 
@@ -56,6 +57,19 @@ class AbstractSampler(eqx.Module):
     def target_at(self, state: Any, target: AbstractTarget) -> AbstractTarget:
         """The target that the particles of `state` stand for: another one where a sampler moves shared parameters."""
         return target
+
+    @property
+    def interacting(self) -> bool:
+        """Whether the particles keep one another apart, so that their spread is meant to be the target's."""
+        return True
+
+    def coupling(self, state: Any, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
+        """The kernel of the next step, where its numbers may be such that particles do not feel one another."""
+        return None
+
+    def damped(self, factor: float) -> "AbstractSampler | None":
+        """The same sampler with `factor` times the damping of its metrics; `None` where it factorises none."""
+        return None
 
     def check(self, points: Points) -> None:
         """Raise where the sampler does not fit the particles, before anything runs."""

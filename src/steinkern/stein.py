@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ._types import Batch, Key, Points, as_number, check_callable, check_choice, check_positive
+from ._types import Batch, Key, Points, as_number, check_callable, check_choice, check_positive, times
 from .curvature import AbstractCurvature
 from .kernel_rule import AbstractKernelRule, Averaged, MetricSettings, MixtureAt, Plain
-from .matrix_kernel import as_matrix_kernel, tilted_velocity
+from .matrix_kernel import AbstractMatrixKernel, as_matrix_kernel, tilted_velocity
 from .metric import AbstractMetric, DiagonalMetric
 from .mixture import Weighting
 from .newton import newton_velocity
@@ -47,6 +47,15 @@ class SVGD(AbstractSampler):
 
     def check(self, points: Points) -> None:
         self.rule.check(points)
+
+    def coupling(self, state: SteinState, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
+        if not self.rule.may_decouple:
+            return None
+        return self.rule.update(state.rule, target, state.points, batch)[1]
+
+    def damped(self, factor: float) -> "SVGD | None":
+        rule = self.rule.damped(factor)
+        return None if rule is None else SVGD(rule, self.optimiser)
 
 
 class GradientFreeSVGD(AbstractSampler):
@@ -133,6 +142,9 @@ class SVN(AbstractSampler):
         hessians = jax.vmap(lambda own: own.as_matrix())(curvature)
         velocity = newton_velocity(kernel, metric, Scored.uniform(points, scores), hessians, self.damping)
         return transported(self.optimiser, state, velocity, scores, None)
+
+    def damped(self, factor: float) -> "SVN":
+        return eqx.tree_at(lambda sampler: sampler.damping, self, times(self.damping, factor))
 
 
 def transported(

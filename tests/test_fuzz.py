@@ -1,0 +1,368 @@
+"""Fuzzing: whatever the numbers, a fit ends finite and of the right shape, or says why in known words; no traceback.
+
+Shapes, samplers and targets come from a small fixed set, so that compiled programs are reused; numbers are free.
+`make soak` goes through all combinations.
+"""
+
+import warnings
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import steinkern as sk
+from steinkern import cli
+from steinkern.checkpoint import DamagedCheckpoint, Saved, read, write
+from steinkern.experiments.datasets import path_of, read_arrays
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+
+def fuzzed(examples: int):
+    return settings(
+        max_examples=examples, derandomize=True, deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+    )  # fmt: skip
+
+
+# Fits.
+
+
+def gaussian(x, data):
+    return -0.5 * jnp.sum(((x - data[1]) / data[0]) ** 2)
+
+
+def quartic(x, data):
+    return -jnp.sum(((x - data[1]) / data[0]) ** 4)
+
+
+def student(x, data):
+    return -2.0 * jnp.log1p(jnp.sum(((x - data[1]) / data[0]) ** 2))
+
+
+def walled(x, data):
+    """NaN on one side."""
+    return jnp.sum(jnp.log(data[1] - x)) - jnp.sum((x / data[0]) ** 2)
+
+
+def log_prior(x):
+    return -0.5 * jnp.sum(x**2)
+
+
+def log_likelihood(x, row):
+    return -0.5 * (row - jnp.sum(x)) ** 2
+
+
+SGD = optax.sgd(0.1)
+SAMPLERS = {
+    "svgd": lambda number, d: sk.svgd(),
+    "svgd, fixed": lambda number, d: sk.svgd(sk.RBF(number), SGD),
+    "imq": lambda number, d: sk.svgd(sk.IMQ(number)),
+    "linear": lambda number, d: sk.svgd(sk.Linear(number), SGD),
+    "graphical": lambda number, d: sk.svgd(sk.Graphical.coordinatewise(sk.RBF(), d)),
+    "average": lambda number, d: sk.matrix_svgd("average", sk.Hessian(), damping=number),
+    "average, unrepaired": lambda number, d: sk.matrix_svgd("average", sk.Hessian(repair=None), optimiser=SGD),
+    "mixture": lambda number, d: sk.matrix_svgd("mixture", sk.Hessian(), temperature=number),
+    "mixture, diagonal": lambda number, d: sk.matrix_svgd(
+        "mixture", sk.Hessian(diagonal=True), anchors=1, decay=0.9, refresh_every=2
+    ),
+    "svn": lambda number, d: sk.svn(sk.Hessian(), damping=number),
+    "gradient-free": lambda number, d: sk.gradient_free_svgd(lambda x: -0.1 * jnp.sum(x**2)),
+    "ensemble": lambda number, d: sk.ensemble(),
+    "sgld": lambda number, d: sk.sgld(number),
+    "psgld": lambda number, d: sk.psgld(number, correction=True),
+}
+TARGETS: dict[str, Any] = {"gaussian": gaussian, "quartic": quartic, "student": student, "walled": walled,
+                           "posterior": None}  # fmt: skip
+SHAPES = [(1, 1), (2, 3), (5, 2), (13, 4)]
+PROGRAMS = list(product(SAMPLERS, TARGETS, SHAPES, ["float32", "float64"]))
+# In the ordinary run: every target, shape and precision, and the samplers that differ most.
+FEW_PROGRAMS = [
+    ("svgd", "quartic", (5, 2), "float32"),
+    ("svgd, fixed", "walled", (13, 4), "float64"),
+    ("average", "gaussian", (5, 2), "float64"),
+    ("average, unrepaired", "student", (2, 3), "float32"),
+    ("mixture, diagonal", "posterior", (5, 2), "float32"),
+    ("svn", "quartic", (1, 1), "float64"),
+    ("gradient-free", "walled", (2, 3), "float64"),
+    ("psgld", "posterior", (13, 4), "float64"),
+]
+
+
+class Case(NamedTuple):
+    program: tuple[str, str, tuple[int, int], str]
+    seed: int
+    scale: float
+    """Of the target."""
+    start: float
+    """Of the particles, relative to the target."""
+    shift: float
+    number: float
+    """Of the sampler."""
+    pattern: str
+    num_steps: int
+    options: dict[str, Any]
+
+
+def powers_of_ten(least: int, most: int):
+    return st.floats(least, most).map(lambda exponent: 10.0**exponent)
+
+
+def cases(programs):
+    return st.builds(
+        Case,
+        program=st.sampled_from(programs),
+        seed=st.integers(0, 9),
+        scale=st.one_of(powers_of_ten(-2, 2), powers_of_ten(-30, 30)),
+        start=powers_of_ten(-6, 6),
+        shift=st.sampled_from([0.0, 1.0, -1e3, 1e6]),
+        number=st.one_of(powers_of_ten(-3, 1), powers_of_ten(-20, 20), st.sampled_from([0.0, -1.0, np.nan, np.inf])),
+        pattern=st.sampled_from(["random", "equal", "two equal", "flat", "one far"]),
+        num_steps=st.sampled_from([1, 3, 12]),
+        options=st.fixed_dictionaries(
+            {}, optional={"record_every": st.sampled_from([1, 2, 100, 0]), "tolerance": st.sampled_from([0.1, 2.0]),
+                          "longest_move": st.sampled_from([None, 1.0, -1.0])}
+        ),
+    )  # fmt: skip
+
+
+def particles_of(case: Case) -> np.ndarray:
+    _, _, (n, d), dtype = case.program
+    points = case.scale * case.start * np.random.default_rng(case.seed).normal(size=(n, d)) + case.shift
+    if case.pattern == "equal":
+        points[:] = points[0]
+    elif case.pattern == "two equal":
+        points[-1] = points[0]
+    elif case.pattern == "flat":
+        points[:, 0] = 0.0
+    elif case.pattern == "one far":
+        points[0] *= 1e12
+    with np.errstate(over="ignore"):
+        return points.astype(dtype)
+
+
+def check(case: Case) -> str:
+    """Run a case; the outcome in a word. Any other exception than those known is the test's."""
+    name, target, (n, d), dtype = case.program
+    particles = particles_of(case)
+    if target == "posterior":
+        rows = np.linspace(-1, 1, 7).astype(dtype)
+        arguments = {"target": sk.Posterior(log_prior, log_likelihood, 7), "data": rows, "batch_size": 3}
+    else:
+        with np.errstate(over="ignore"):
+            arguments = {"target": TARGETS[target], "data": np.array([case.scale, case.shift]).astype(dtype)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sk.SteinWarning)
+            result = sk.fit(
+                jr.key(case.seed), sampler=SAMPLERS[name](case.number, d), particles=particles,
+                num_steps=case.num_steps, throw=False, **arguments, **case.options,
+            )  # fmt: skip
+    except ValueError as error:
+        refusal = error
+    else:
+        refusal = None
+    if refusal is not None:
+        assert type(refusal) is ValueError, refusal
+        assert "`" in str(refusal), refusal  # it names an argument
+        return "refused"
+    assert result.points.shape == (n, d)
+    assert result.points.dtype == dtype
+    assert np.all(np.isfinite(result.points)), case
+    assert result.status in sk.Status
+    assert 0 <= result.num_steps <= case.num_steps
+    assert len(result.history.step) == 0 or result.history.step[-1] == result.num_steps
+    if result.status is sk.Status.DIVERGED:
+        assert "Likely causes" in result.message
+    return result.status.value
+
+
+# The type checker of the tests would refuse some of it first, in other words.
+@pytest.fixture
+def as_installed():
+    import jaxtyping
+
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("as_installed")
+@fuzzed(200)
+@given(cases(FEW_PROGRAMS))
+def test_a_fit_ends_finite_or_says_why(case: Case):
+    check(case)
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [({}, "finished"), ({"scale": 1e-30}, "diverged"), ({"scale": 1e30}, "diverged"), ({"number": 0.0}, "refused")],
+    ids=["healthy", "tiny", "huge", "no bandwidth"],
+)
+def test_fuzzing_would_see_the_outcomes_there_are(change, outcome):
+    program = ("svgd, fixed", "gaussian", (5, 2), "float32")
+    case = Case(program, 0, 1.0, 1.0, 0.0, 1.0, "random", 12, {})
+    assert check(case._replace(**change)) == outcome
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("as_installed")
+@fuzzed(2000)
+@given(cases(PROGRAMS))
+def test_a_fit_of_any_kind_ends_finite_or_says_why(case: Case):
+    check(case)
+
+
+# Files.
+
+
+@st.composite
+def harm(draw, content: bytes) -> bytes:
+    """Bytes flipped, cut, repeated or put in; or another file altogether."""
+    harmed = bytearray(content)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, max(len(harmed) - 1, 0)))
+        how = draw(st.sampled_from(["flip", "cut", "insert", "repeat", "other"]))
+        if how == "flip" and harmed:
+            harmed[place] ^= draw(st.integers(1, 255))
+        elif how == "cut":
+            del harmed[place:]
+        elif how == "insert":
+            harmed[place:place] = draw(st.binary(max_size=16))
+        elif how == "repeat":
+            harmed[place:place] = harmed[: place + 1]
+        else:
+            return draw(st.binary(max_size=64))
+    return bytes(harmed)
+
+
+@pytest.fixture(scope="module")
+def checkpoint_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("checkpoint") / "step-1.ckpt"
+    write(path, Saved(1, {"n": 3}, {"stride": 1}, [np.arange(10.0), np.arange(3)]))
+    return path, path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def dataset_file(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("data")
+    path = path_of("boston", directory)
+    path.parent.mkdir(parents=True)
+    np.savez_compressed(path, data=np.arange(20.0).reshape(10, 2), index_features=np.arange(1), train_idx=np.eye(2))
+    return directory, path, path.read_bytes()
+
+
+def check_checkpoint(file, data):
+    path, content = file
+    harmed = data.draw(harm(content))
+    path.write_bytes(harmed)
+    try:
+        read(path)
+    except DamagedCheckpoint:
+        return
+    assert harmed == content  # nothing else passes for whole
+
+
+def check_dataset(file, data):
+    directory, path, content = file
+    path.write_bytes(data.draw(harm(content)))
+    words = "boston"
+    try:
+        arrays = read_arrays("boston", directory)
+    except ValueError as error:
+        words, arrays = str(error), {}
+    assert "boston" in words
+    assert isinstance(arrays, dict)
+
+
+@fuzzed(200)
+@given(data=st.data())
+def test_a_harmed_checkpoint_is_never_taken_for_a_whole_one(checkpoint_file, data):
+    check_checkpoint(checkpoint_file, data)
+
+
+@fuzzed(200)
+@given(data=st.data())
+def test_a_harmed_dataset_is_read_or_refused_by_name(dataset_file, data):
+    check_dataset(dataset_file, data)
+
+
+@pytest.mark.soak
+@fuzzed(5000)
+@given(data=st.data())
+def test_many_harmed_files_are_read_or_refused(checkpoint_file, dataset_file, data):
+    check_checkpoint(checkpoint_file, data)
+    check_dataset(dataset_file, data)
+
+
+# The command line.
+
+WORDS = st.one_of(
+    st.sampled_from(
+        ["reproduce", "toy", "covtype", "uci", "data", "check", "fetch", "boston", "--help", "--version", "--seeds",
+         "--targets", "star", "--methods", "svn", "--trials", "--tune", "--quick", "--hidden-layers", "--jobs", "0",
+         "-1", "3", "--data", "--settings", "--out", "nowhere", "--datasets", "1e9", "--"]
+    ),
+    st.text(max_size=8),
+)  # fmt: skip
+
+
+def check_command(words):
+    outcome = CliRunner().invoke(cli.app, words)
+    expected = (SystemExit, ValueError, OSError)
+    assert outcome.exception is None or isinstance(outcome.exception, expected), repr(outcome.exception)
+    assert "Traceback" not in outcome.output
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch, tmp_path):
+    """The experiments and the downloads, replaced: only the command line is looked at."""
+
+    def refuse(*arguments, **options):
+        raise ValueError("`--quick` runs nothing here.")
+
+    for module in (cli.toy, cli.covtype, cli.uci):
+        monkeypatch.setattr(module, "reproduce", refuse)
+        monkeypatch.setattr(module, "search", refuse)
+    monkeypatch.setattr("steinkern.cli_data.fetch_sources", refuse)
+    monkeypatch.setenv("STEINKERN_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@fuzzed(200)
+@given(st.lists(WORDS, max_size=5))
+def test_any_arguments_of_the_command_line_are_taken_or_refused(words):
+    check_command(words)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("nothing_runs")
+@fuzzed(3000)
+@given(st.lists(WORDS, max_size=8))
+def test_many_arguments_of_the_command_line_are_taken_or_refused(words):
+    check_command(words)
+
+
+def test_a_journal_with_bytes_flipped_is_refused(tmp_path):
+    from steinkern.experiments.journal import Journal
+
+    path = tmp_path / "journal.json"
+    Journal(path).put("one", {"a": 1}, [1.5])
+    content = path.read_bytes()
+    for place in range(0, len(content), 3):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x81]) + content[place + 1 :])
+        words = "is not the journal"
+        try:
+            Journal(path)
+        except ValueError as error:
+            words = str(error)
+        assert "is not the journal" in words
