@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+LOWEST ?= .venv-lowest
 SOURCES := src tests benchmarks
 
-.PHONY: help setup demo test lint types contract tests soak format bench clean
+.PHONY: help setup demo test lint types contract tests test-lowest soak format bench clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
 	@echo "make test       set up, then lint, format check, types, import contract and the tests"
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
+	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
 	@echo "make format     format the code"
 
@@ -45,6 +47,17 @@ tests: setup
 soak: setup
 	$(BIN)/pytest -m soak
 	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python benchmarks/faults.py
+
+test-lowest: $(LOWEST)/installed
+	$(LOWEST)/bin/pytest -n 2
+
+$(LOWEST)/installed: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade pip
+	$(LOWEST)/bin/python tests/lowest.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/lowest.txt --editable ".[dev,experiments]"
+	@touch $@
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
@@ -55,4 +68,4 @@ format: setup
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

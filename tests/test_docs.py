@@ -7,6 +7,7 @@ import jax
 import pytest
 
 import steinkern as sk
+from steinkern.experiments.results import read_results
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -61,6 +62,27 @@ def test_tables_in_the_readme_are_those_of_the_results(study: str):
     assert lines
     for line in lines:
         assert line in readme, line
+
+
+def test_every_promise_of_reliability_names_tests_that_exist():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    named = re.findall(r"`(test_[a-z_0-9]+)(…?)`", page)
+    assert len(named) > 20
+    for name, shortened in named:
+        assert re.search(rf"def {name}{'' if shortened else chr(92) + '('}", tests), name
+
+
+def test_the_table_of_faults_is_that_of_the_benchmark():
+    _, _, rows = read_results(ROOT / "benchmarks" / "results" / "faults.json")
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    counts = {case: {} for case in dict.fromkeys(row.case for row in rows)}
+    for row in rows:
+        counts[row.case][row.metric] = int(row.mean)
+    assert sum(count["injected"] for count in counts.values()) >= 100
+    for case, count in counts.items():
+        assert f"| {case} | {count['injected']} | {count['survived']} | {count['lost']} |" in page
+        assert count["lost"] == 0
 
 
 def test_everything_public_has_a_docstring():

@@ -99,9 +99,9 @@ def fit(
 
     Where a step gives numbers that are not finite, the particles at fault (where the log density, its gradient or its
     curvature is NaN or infinite) go back by halves of their last step and the step is tried again; after five failures
-    in a row a warning names it. Where no particle is at fault the metric could not be factorised, and the
-    step is taken with 10² to 10⁸ times the damping. `result.faults` counts it all. More than a quarter of the
-    particles at fault, or a step that fails all the same, is divergence.
+    in a row a warning names them. Where no particle is at fault the metric could not be factorised, and the step is
+    taken with 10² to 10⁸ times the damping. `result.faults` counts it all. More than a quarter of the particles at
+    fault, or a step that fails all the same, is divergence.
 
     Raises:
         ValueError: what was given does not fit together; raised before any long work.
@@ -166,8 +166,7 @@ def fit(
                 save(store, run, log_densities)
                 saved = run.done
     bound = run.target_now  # `look` is at what the shared parameters, if there are any, have become
-    run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
-    outside = int(np.sum(~np.isfinite(np.asarray(look(run.loop.state.points)[0]))))
+    outside = run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
     result = _result(run, outside, ended)
     if result.faults.stuck:
         _warn([_stuck(result)])

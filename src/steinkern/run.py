@@ -91,11 +91,18 @@ class Run:
             self._mend()
         return self.done - before
 
-    def finish(self, look: Callable[[Points], np.ndarray]) -> None:
-        """Move particles back that the last step left where the target is not finite, if there are not too many."""
-        if self.loop.healthy and not look(self.loop.state.points).all():
+    def finish(self, look: Callable[[Points], np.ndarray]) -> int:
+        """Move particles back that the last step left where the target is not finite; how many are there all the same.
+
+        Args:
+            look: from points to whether the target is finite at each.
+        """
+        outside = int(np.sum(~look(self.loop.state.points)))
+        if outside and self.loop.healthy:
             self.trouble, loop = moved_back(self.trouble, self.loop, look)
-            self.loop = self.loop if loop is None else loop
+            if loop is not None:
+                self.loop, outside = loop, 0
+        return outside
 
     def _advanced(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Record]:
         return advance(
