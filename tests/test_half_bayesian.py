@@ -186,6 +186,45 @@ def test_shared_numbers_that_turn_infinite_stop_the_run_before_they_are_kept(key
     assert np.isfinite(result.shared["v"])
 
 
+def test_kfac_of_the_particles_sees_what_is_shared(key):
+    """KFAC is exact on one linear layer with one example: the Fisher information of the whole output layer."""
+    keys = jr.split(key, 3)
+    parameters = {
+        "net": eqx.nn.Linear(2, 3, key=keys[0]),
+        "out": eqx.filter_vmap(lambda k: eqx.nn.Linear(3, 2, key=k))(keys),
+    }
+    particles, shared = sk.split(parameters, "out")
+    model = lambda p, x: p["out"](jnp.tanh(p["net"](x)))  # noqa: E731
+
+    def log_likelihood(p, x):
+        return sk.Gaussian().log_prob(model(p, x), jnp.zeros(2))
+
+    def prior(p):
+        return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(eqx.filter(p["out"], eqx.is_array)))
+
+    target = sk.Posterior(prior, log_likelihood, 1, shared=shared).bind(jax.tree.map(lambda leaf: leaf[0], particles))
+    point = jax.vmap(target.space.unconstrain)(particles)[0]
+    batch = jr.normal(key, (1, 2))
+    found, expected = (kind(model, sk.Gaussian())(target, point, batch).as_matrix() for kind in (sk.KFAC, sk.Fisher))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    sampler = sk.half_bayesian(sk.matrix_svgd("average", sk.KFAC(model, sk.Gaussian())), 0.1)
+    result = sk.fit(key, target, sampler, particles, batch, num_steps=2)
+    assert result.status is sk.Status.FINISHED
+
+
+def test_what_cannot_be_told_or_kept_is_refused(key):
+    density = lambda p: -0.5 * jnp.sum(p["x"] ** 2) - 0.5 * (p["v"] - 100) ** 2  # noqa: E731
+    particles, shared = sk.split({"x": jr.normal(key, (4, 1)), "v": jnp.zeros(())}, "x")
+    sampler = sk.half_bayesian(sk.svgd(), optax.sgd(1e-3))
+    with pytest.raises(ValueError, match="`tolerance` has no meaning for HalfBayesian"):
+        sk.fit(key, sk.LogDensity(density, shared=shared), sampler, particles, num_steps=5, tolerance=0.05)
+    constrained = sk.LogDensity(density, shared=shared, support={"v": sk.positive})
+    with pytest.raises(ValueError, match=r"`support\['v'\]` is given for what is not among the particles"):
+        sk.fit(key, constrained, sampler, particles, num_steps=1)
+    with pytest.raises(ValueError, match="`sampler` must be a sampler"):
+        sk.half_bayesian(sampler)
+
+
 def test_what_cannot_be_trained_is_refused(key):
     with pytest.raises(ValueError, match="needs a target with shared parameters"):
         sk.fit(key, lambda x: -(x**2), sk.half_bayesian(sk.svgd()), jnp.ones(3), num_steps=1)

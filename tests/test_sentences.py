@@ -116,7 +116,29 @@ def test_the_averaged_readout_averages_probabilities():
     assert measured.test_now.log_likelihood[0, 0, -1] != measured.test_averaged.log_likelihood[0, 0, -1]
 
 
-def test_unknown_methods_and_step_sizes_are_refused():
+def test_what_folds_share_does_not_depend_on_which_run():
+    corpus, vectors = generated(1200)
+    few, all_ = prepare(corpus, vectors, (3,)), prepare(corpus, vectors, range(10))
+    np.testing.assert_array_equal(few.shares, all_.shares)
+    assert (few.buckets, few.num_train) == (all_.buckets, all_.num_train)
+    np.testing.assert_array_equal(
+        few.test.rows[0][0, : few.test.counts[0][0]], all_.test.rows[0][3, : all_.test.counts[0][3]]
+    )
+
+
+def test_one_fold_has_no_standard_error_and_no_false_verdict():
+    found = {("mr", method): finished(0.2, 0.0) for method in ("mixture", "vanilla", "point")}
+    found = {
+        key: Finished({r: {m: v[:1] for m, v in own.items()} for r, own in done.values.items()})
+        for key, done in found.items()
+    }
+    assert "nan" not in "".join(tables(found, ["mr"], ["vanilla", "mixture", "point"]).values())
+    text = "\n".join(verdicts(found))
+    assert "mixture − Vanilla SVGD, paired over folds: mr +0.00 (level)." in text
+    assert "best method on 1 of 1 (mr)." in text
+
+
+def test_step_sizes_that_are_none_are_refused():
     with pytest.raises(ValueError, match="`step_size` must be positive"):
         build("vanilla", 0.0, 10)
 
@@ -178,6 +200,8 @@ def test_search_keeps_validation_alone_and_chooses_for_every_fold(tmp_path, smal
         (["--settings", "nowhere.json"], "`--settings` nowhere.json cannot be read"),
         (["--settings", "few.json"], "there must be 10 step sizes"),
         (["--quick", "--jobs", "0"], "`jobs` must be a whole number"),
+        (["--quick", "--datasets", "mr"], "`--quick` runs on a generated corpus"),
+        (["--tune", "--folds", "2"], "`--tune` searches settings for all folds"),
     ],
 )
 def test_bad_input_is_one_line_and_a_non_zero_exit(options, message, tmp_path, monkeypatch, capsys):

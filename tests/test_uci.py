@@ -364,5 +364,5 @@ def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_rec
 def test_runners_import_where_nothing_can_be_installed():
     blocked = ("typer", "rich", "matplotlib", "sklearn", "pooch", "openpyxl")
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\n"
-    code += "import steinkern.experiments.uci, steinkern.experiments.covtype"
+    code += "import steinkern.experiments.uci, steinkern.experiments.covtype, steinkern.experiments.sentences"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -199,6 +199,10 @@ def reproduce_sentences(
     chosen, names = _names(methods), _names(datasets)
     tables = None if vectors is None else [Path(path) for path in _names(vectors)]
     _check_modes(quick, tune)
+    if quick and (tables is not None or names != list(text.TEXTS)):
+        raise ValueError("`--quick` runs on a generated corpus: leave out `--datasets` and `--vectors`.")
+    if tune and (settings is not None or folds != sentence_study.FOLDS):
+        raise ValueError("`--tune` searches settings for all folds: leave out `--settings` and `--folds`.")
     if tune:
         sentences.search(names, out, data=data, vectors=tables, methods=chosen, jobs=jobs, progress=print)
         print(f"settings written to {out / 'settings.json'}")

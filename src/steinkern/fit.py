@@ -73,7 +73,7 @@ def fit(
         sampler: such as `svgd()` or `matrix_svgd("mixture", Hessian())`.
         particles: a pytree of arrays with a leading particle axis, in the parameters' own coordinates; or the `Result`
             of an earlier fit, to go on from it: exactly where it stopped with an equal sampler and the same key, from
-            its particles with another one.
+            its particles with another one. Parameters that the particles share go on as the result has them.
         data: a pytree of arrays with a common leading axis, given to the target.
         num_steps: how many steps to take.
         batch_size: draw so many examples, with replacement, at every step; all of them by default.
@@ -205,8 +205,8 @@ def _check_options(
             raise ValueError(f"`tolerance` must be a fraction of the largest velocity, below 1, got {tolerance}.")
         if not sampler.deterministic:
             raise ValueError(
-                f"`tolerance` has no meaning for {type(sampler).__name__}, whose particles never come to rest. "
-                "Leave it out and choose `num_steps`."
+                f"`tolerance` has no meaning for {type(sampler).__name__}, whose velocity does not tell that all is at "
+                "rest. Leave it out and choose `num_steps`."
             )
 
 
@@ -230,7 +230,7 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     bound.space.check(values)
     if earlier is None:
         return bound, _unconstrained(bound, values), 0
-    if bound.shared is not None and earlier.target.shared is not None:
+    if earlier.target.shared is not None:
         bound = bound.sharing(earlier.target.shared)
     same = eqx.tree_equal(earlier.target.space, bound.space)  # with other constraints the coordinates are others
     return bound, earlier.points if same else _unconstrained(bound, values), earlier.num_steps

@@ -42,7 +42,8 @@ class HalfBayesian(AbstractSampler):
         sampler: what moves the particles.
         optimiser: an optax optimiser of the shared parameters, or a number for Adagrad with that learning rate. Its
             gradients are of the log density at full-data scale: give rules that do not rescale, such as plain SGD, a
-            learning rate divided by the number of data.
+            learning rate divided by the number of data. Floating-point arrays among the shared leaves are trained;
+            functions, whole numbers and Python numbers stay as they are. They are not constrained.
     """
 
     sampler: AbstractSampler
@@ -98,11 +99,7 @@ class HalfBayesian(AbstractSampler):
 
     @property
     def deterministic(self) -> bool:
-        return self.sampler.deterministic
-
-    @property
-    def differentiates(self) -> bool:
-        return self.sampler.differentiates
+        return False  # particles may rest while what they share still moves
 
 
 def _trained(shared: PyTree) -> PyTree:
@@ -116,8 +113,10 @@ def _trained(shared: PyTree) -> PyTree:
 def half_bayesian(sampler: Any, optimiser: Any = None) -> HalfBayesian:
     """A sampler that also trains the parameters that the particles share; see `HalfBayesian` for the arguments.
 
+    The optimiser is Adagrad with a learning rate of 0.3 by default.
+
     Without it a target's shared parameters stay as they are given: a Bayesian last layer on a trained network.
     """
-    if not isinstance(sampler, AbstractSampler):
+    if not isinstance(sampler, AbstractSampler) or isinstance(sampler, HalfBayesian):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
     return HalfBayesian(sampler, as_optimiser(optimiser))

@@ -19,6 +19,7 @@ from ._types import Batch, PyTree, Scalar, Vector, check_callable, like
 from .curvature import AbstractCurvature, likelihood_scale
 from .likelihood import AbstractLikelihood
 from .linear import AbstractOperator, Blocks, Dense, Diagonal, Kronecker
+from .particles import merge
 from .reparam import Real
 from .target import AbstractTarget
 
@@ -77,7 +78,7 @@ class KFAC(AbstractCurvature):
             moved = dict(zip(others, free, strict=True))
             whole = target.space.assemble([moved.get(i, leaf) for i, leaf in enumerate(leaves)])
             parameters, weights = _tapped(whole, taps)
-            value = jnp.reshape(self.model(parameters, example), (-1,))
+            value = jnp.reshape(self.model(merge(parameters, target.shared), example), (-1,))
             for weight in weights:
                 weight.check_called_once()
             return value

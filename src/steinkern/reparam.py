@@ -253,7 +253,12 @@ class Space(eqx.Module):
 def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupport]:
     """One support a leaf, in the order of the pytree's leaves."""
     if support is None or isinstance(support, AbstractSupport):
-        return [support or real] * len(jax.tree_util.tree_leaves(particle))
+        leaves = jax.tree_util.tree_leaves(particle)
+        if support is not None and not leaves:
+            raise ValueError(
+                f"`{path}` is given for what is not among the particles: shared parameters are unconstrained."
+            )
+        return [support or real] * len(leaves)
     if isinstance(support, dict) and isinstance(particle, dict):
         unknown = sorted(set(support) - set(particle))
         if unknown:

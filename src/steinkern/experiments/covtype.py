@@ -1,10 +1,8 @@
 """`steinkern reproduce covtype`: Figure 2 (a, b), from settings to tables and figures."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +31,7 @@ from .covtype_study import (
 )
 from .datasets import breast_cancer, load_covtype
 from .journal import Journal
+from .pieces import former_winners, read_winners
 from .results import Row, check_names, prepare_directory, rounded, write_json, write_results, write_text
 
 CASE = "covtype"
@@ -167,7 +166,7 @@ def search(
     task = _task(data, TUNING_PARTITIONS, quick=False)
     prepare_directory(directory)
     journal = Journal(directory / "search.json")
-    winners = json.loads(path.read_text())["winners"] if (path := directory / "settings.json").exists() else {}
+    winners = former_winners(directory / "settings.json")
     for method in runs:
         values: dict[str, list[float | None]] = {}
         for rule in rules_of(method):
@@ -260,11 +259,8 @@ def _methods(names: Sequence[str]) -> list[Method]:
 
 def _read_settings(path: Path | None) -> dict[str, Setting]:
     """The settings by method; those that come with the package where no file is given."""
-    try:
-        file = resources.files(__package__).joinpath("covtype_settings.json") if path is None else path
-        winners = json.loads(file.read_text())["winners"]
-        return {method: checked(method, Setting(**own)) for method, own in winners.items()}
-    except OSError as error:
-        raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {error!r}.") from error
+
+    def check(winners: Mapping[str, Any]) -> dict[str, Setting]:
+        return {name: checked(name, Setting(**own)) for name, own in winners.items()}  # type: ignore[arg-type]
+
+    return read_winners(path, "covtype_settings.json", check)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from .results import environment, write_json
@@ -16,6 +17,7 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         self._pieces: dict[str, Any] = _read(path) if path.exists() else {}
+        self._lock = Lock()
 
     def get(self, name: str, made_from: Any) -> Any | None:
         """The result of a finished piece, or `None` where it has not been made from these settings."""
@@ -26,10 +28,11 @@ class Journal:
 
     def put(self, name: str, made_from: Any, result: Any) -> Any:
         """Keep a result; returns it as a later `get` would."""
-        piece = {"made_from": made_from, "environment": environment(), "result": result}
-        self._pieces[name] = json.loads(json.dumps(piece))
-        write_json(self.path, self._pieces)
-        return self._pieces[name]["result"]
+        piece = json.loads(json.dumps({"made_from": made_from, "environment": environment(), "result": result}))
+        with self._lock:  # pieces may be put by several threads
+            self._pieces[name] = piece
+            write_json(self.path, self._pieces)
+        return piece["result"]
 
     def environments(self) -> list[dict[str, str]]:
         """The different versions and dates that the pieces were made with."""

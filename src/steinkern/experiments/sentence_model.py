@@ -94,9 +94,9 @@ def logits(network: Network, example: Example, dropout: float = 0.0) -> Float[Ar
     return jnp.matmul(network.output, features(network, example, dropout))
 
 
-def log_prior(network: Network, variance: Scalar | float = 1.0) -> Scalar:
-    """N(0, variance) on the output weights."""
-    return -0.5 * jnp.sum(network.output**2) / variance
+def log_prior(network: Network) -> Scalar:
+    """N(0, 1) on the output weights."""
+    return -0.5 * jnp.sum(network.output**2)
 
 
 def _mask(key: Key, size: int, dropout: float, dtype: jnp.dtype) -> Float[Array, " size"]:

@@ -13,7 +13,7 @@ the predictive probabilities over the checks up to it (the released code of the 
 
 A method's step size is chosen for every fold by itself, on the validation part of its training rows, over one grid for
 all methods; no fold's choice sees its test rows. Dropout, the network's step sizes and the readout's average were
-settled with the point estimate on validation rows of three folds.
+settled with the point estimate on validation rows of three folds, which are test rows of other folds.
 """
 
 import math
@@ -49,7 +49,7 @@ METHODS: tuple[Method, ...] = ("sgld", "psgld", "vanilla", "average", "mixture",
 NUM_PARTICLES = 10
 BATCH_SIZE = 50
 EPOCHS = 12
-"""At most; early stopping chooses, and seldom chooses the last."""
+"""At most; early stopping chooses."""
 FOLDS = 10
 CHECKS_PER_EPOCH = 3
 DROPOUT = 0.5
@@ -75,14 +75,13 @@ class Task:
     fold_of: Integer[np.ndarray, " rows"]
     folds: tuple[int, ...]
     buckets: tuple[int, ...]
+    shares: Float[np.ndarray, " buckets"]
+    """Of every bucket among the training rows of all folds."""
+    num_train: int
+    """The number of training rows: of the smallest fold, from which others differ by one at most."""
     train: Part
     validation: Part
     test: Part
-
-    @property
-    def num_train(self) -> int:
-        """The number of training rows: of the smallest fold, from which others differ by one at most."""
-        return int(np.sum(self.train.counts, axis=0).min())
 
     def protocol(self) -> dict[str, Any]:
         """What a run does beyond its setting: a result is that of another run where any of this is another."""
@@ -101,7 +100,7 @@ def prepare(sentences: Sentences, vectors: Float[np.ndarray, "vocabulary width"]
     """The task on some of the ten folds; a tenth of every fold's training rows are for validation."""
     fold_of = cross_validation(len(sentences.labels), FOLDS)
     train, validation, test = [], [], []
-    for fold in folds:
+    for fold in range(FOLDS):
         rest = np.random.RandomState(1000 + fold).permutation(np.flatnonzero(fold_of != fold))
         kept = round(0.9 * len(rest))
         train.append(rest[:kept])
@@ -110,8 +109,11 @@ def prepare(sentences: Sentences, vectors: Float[np.ndarray, "vocabulary width"]
     buckets = buckets_for(sentences.lengths, (0.5, 0.85, 1.0) if len(fold_of) >= _MANY else (1.0,))
     while len(buckets) > 1 and not all(np.all(counts) for counts in bucketed(train, sentences.lengths, buckets).counts):
         del buckets[0]  # too few sentences for a bucket of their own in every fold
-    parts = (bucketed(rows, sentences.lengths, buckets) for rows in (train, validation, test))
-    return Task(sentences, vectors, fold_of, tuple(folds), tuple(buckets), *parts)
+    # What all folds share is the same whichever of them run.
+    sizes = np.sum(bucketed(train, sentences.lengths, buckets).counts, axis=1)
+    least = min(len(rows) for rows in train)
+    parts = (bucketed([rows[fold] for fold in folds], sentences.lengths, buckets) for rows in (train, validation, test))
+    return Task(sentences, vectors, fold_of, tuple(folds), tuple(buckets), sizes / sizes.sum(), least, *parts)
 
 
 def build(method: Method, step_size: Any, num_data: int) -> AbstractSampler:
@@ -186,7 +188,7 @@ def predictive_scores(
 
 
 class Arrays(NamedTuple):
-    """A task on the device; `train`, `validation`, `test` hold (rows, count) for every bucket."""
+    """What all folds of a task have in common, on the device."""
 
     tokens: Array
     lengths: Array
@@ -244,11 +246,10 @@ def trial(
 
     def predict(state: Any, part: Rows) -> Array:
         """The particles' mean probabilities of all rows of a part, bucket after bucket."""
-        now = target.sharing(state.shared)
         pieces = []
         for (rows, _), length in zip(part, task.buckets, strict=True):
             some = Example(arrays.tokens[rows, :length], arrays.lengths[rows], arrays.labels[rows], None)
-            seen = jax.vmap(lambda example: features(now.shared, example))(some)
+            seen = jax.vmap(lambda example: features(state.shared, example))(some)
             pieces.append(_probabilities(state.points, seen))
         return jnp.concatenate(pieces)
 
@@ -265,7 +266,7 @@ def trial(
         measured = Measured(scored[0], scored[2], scored[1], scored[3])
         return (state, count, means), measured
 
-    state = sampler.init(target, points, batch(0, key))
+    state = sampler.init(target, points, batch(0, run_key))  # looks at shapes alone
     means = tuple(jnp.zeros_like(predict(state, part)) for part in (validation, test))
     turns = jnp.arange(1, checks + 1, dtype=arrays.vectors.dtype)
     return jax.lax.scan(check, (state, jnp.zeros((), jnp.int32), means), turns)[1]
@@ -314,8 +315,7 @@ def run_folds(
 
 def _on_device(task: Task) -> tuple[Arrays, tuple[Any, Any, Any]]:
     own = task.sentences
-    sizes = np.array([counts.sum() for counts in task.train.counts], float)
-    shares = jnp.asarray(sizes / sizes.sum(), jnp.float32)
+    shares = jnp.asarray(task.shares, jnp.float32)
     tokens, lengths, labels, vectors = map(jnp.asarray, (own.tokens, own.lengths, own.labels, task.vectors))
 
     def part(rows: Part) -> list[tuple[Array, Array]]:

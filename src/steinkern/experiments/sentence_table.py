@@ -68,25 +68,30 @@ def rows_of(finished: Rows) -> list[Row]:
 
 def tables(finished: Rows, names: Sequence[str], methods: Sequence[str]) -> dict[str, str]:
     """A Markdown table for each metric: a method a row, a dataset a column, as Table 2; the best of ours in bold."""
+    labelled: list[tuple[str, str, str | None]] = [(TITLES[method], method, None) for method in methods]
+    if "point" in methods:
+        labelled.append((f"{TITLES['point']}, averaged over checks", "point", "averaged"))
     found = {}
     for metric, (title, sign, digits) in METRICS.items():
-        head = f"| {title} | " + " | ".join(name.upper() for name in names) + " |"
-        lines = [head, "|---" * (len(names) + 1) + "|"]
-        best = {n: min(sign * row_of(finished, n, m, metric).mean for m in methods) for n in names}
-        labelled: list[tuple[str, str, str | None]] = [(TITLES[method], method, None) for method in methods]
-        if "point" in methods:
-            labelled.append((f"{TITLES['point']}, averaged over checks", "point", "averaged"))
-        for label, method, readout in labelled:
-            cells = []
-            for name in names:
-                row = row_of(finished, name, method, metric, readout)
-                text = f"{row.mean:.{digits}f} ± {row.stderr:.{digits}f}"
-                text = f"**{text}**" if readout is None and sign * row.mean == best[name] else text
-                printed = TABLE_2.get(name, {}).get(method) if metric == "error" else None
-                cells.append(text if printed is None else f"{text} ({printed:.2f})")
+        lines = [f"| {title} | " + " | ".join(map(str.upper, names)) + " |", "|---" * (len(names) + 1) + "|"]
+        rows = {
+            name: [row_of(finished, name, method, metric, readout) for _, method, readout in labelled] for name in names
+        }
+        best = {name: min(sign * row.mean for row in own) for name, own in rows.items()}
+        for place, (label, _, readout) in enumerate(labelled):
+            cells = [
+                _cell(rows[name][place], digits, best[name] == sign * rows[name][place].mean, readout) for name in names
+            ]
             lines.append(f"| {label} | " + " | ".join(cells) + " |")
         found[metric] = "\n".join(lines)
     return found
+
+
+def _cell(row: Row, digits: int, best: bool, readout: str | None) -> str:
+    text = f"{row.mean:.{digits}f}" + (f" ± {row.stderr:.{digits}f}" if row.trials > 1 else "")
+    text = f"**{text}**" if best else text
+    printed = TABLE_2.get(row.case, {}).get(row.method) if row.metric == "error" and readout is None else None
+    return text if printed is None else f"{text} ({printed:.2f})"
 
 
 def row_of(finished: Rows, name: str, method: str, metric: str, readout: str | None = None) -> Row:
@@ -99,27 +104,26 @@ def verdicts(finished: Rows) -> list[str]:
     """Where the mixture stands beside the point estimate, vanilla SVGD, our best, and the paper."""
     lines = []
     names = [name for name, method in finished if method == "mixture"]
-    for other in ("point", "vanilla"):
+    averaged = f"{TITLES['point']}, averaged over checks"
+    for other, readout, label in (
+        ("point", None, TITLES["point"]), ("point", "averaged", averaged), ("vanilla", None, TITLES["vanilla"])
+    ):  # fmt: skip
         compared = [name for name in names if (name, other) in finished]
-        for metric, (title, sign, digits) in METRICS.items():
-            parts = []
-            for name in compared:
-                mine, theirs = (finished[name, m].main(m)[metric] for m in ("mixture", other))
-                row = Row.over(sign * (mine - theirs), name, "mixture", metric)
-                verdict = "better" if row.mean < 0 else ("level" if row.mean <= row.stderr else "worse")
-                parts.append(f"{name} {sign * row.mean:+.{digits}f} ± {row.stderr:.{digits}f} ({verdict})")
+        for metric, (title, _, _) in METRICS.items():
+            parts = [f"{name} {_difference(finished, name, other, readout, metric)}" for name in compared]
             if parts:
-                lines.append(f"{title}, mixture − {TITLES[other]}, paired over folds: {', '.join(parts)}.")
+                lines.append(f"{title}, mixture − {label}, paired over folds: {', '.join(parts)}.")
     for metric, (title, sign, _) in METRICS.items():
         near = []
         for name in names:
-            own = [row_of(finished, case, method, metric) for case, method in finished if case == name]
-            best = min(own, key=lambda row: sign * row.mean)
-            if sign * (row_of(finished, name, "mixture", metric).mean - best.mean) <= best.stderr:
+            own = {method: row_of(finished, name, method, metric) for case, method in finished if case == name}
+            best = min(own.values(), key=lambda row: sign * row.mean)
+            gap = sign * (own["mixture"].mean - best.mean)
+            if gap <= 0 or gap <= best.stderr:
                 near.append(name)
         listed = f"{len(near)} of {len(names)} ({', '.join(near)})" if near else "none"
         if names:
-            lines.append(f"{title}: the mixture is best or within one standard error of our best on {listed}.")
+            lines.append(f"{title}: the mixture is best or within one standard error of our best method on {listed}.")
     gaps = [
         f"{name} {row_of(finished, name, 'mixture', 'error').mean - TABLE_2[name]['mixture']:+.2f}"
         for name in names
@@ -128,3 +132,15 @@ def verdicts(finished: Rows) -> list[str]:
     if gaps:
         lines.append(f"Test error, mixture − the paper's mixture, with other word vectors: {', '.join(gaps)}.")
     return lines
+
+
+def _difference(finished: Rows, name: str, other: str, readout: str | None, metric: str) -> str:
+    """The mixture's score minus another's, and whether that is better, within one standard error, or worse."""
+    _, sign, digits = METRICS[metric]
+    own = finished[name, other]
+    theirs = (own.main(other) if readout is None else own.values[readout])[metric]
+    row = Row.over(finished[name, "mixture"].main("mixture")[metric] - theirs, name, "mixture", metric)
+    verdict = "better" if sign * row.mean < 0 else ("level" if sign * row.mean <= row.stderr else "worse")
+    verdict = "level" if row.mean == 0 else verdict
+    error = f" ± {row.stderr:.{digits}f}" if row.trials > 1 else ""
+    return f"{row.mean:+.{digits}f}{error} ({verdict})"

@@ -1,18 +1,17 @@
 """`steinkern reproduce sentences`: Table 2, from settings to tables and figures."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from importlib import resources
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from .._types import check_count, check_positive
+from .. import plot
+from .._types import check_positive
 from .datasets import data_directory
 from .journal import Journal
+from .pieces import AbstractPiece, former_winners, number_of_jobs, read_winners, run_pieces
 from .results import check_names, prepare_directory, rounded, write_json, write_results, write_text
 from .sentence_study import (
     EPOCHS,
@@ -71,6 +70,8 @@ def reproduce(
         figures: draw them; needs matplotlib.
         progress: told what was finished.
     """
+    if figures:
+        plot.check_available()  # before any long work
     runs = _methods(methods)
     _check_folds(folds)
     chosen = _read_settings(settings)
@@ -85,9 +86,11 @@ def reproduce(
     ]
     prepare_directory(directory)
     journal = Journal(directory / "rows.json")
-    results = _run_pieces(
-        pieces, journal, _jobs(jobs), progress, lambda piece, done: Finished.of(done).summary(piece.method)
-    )
+
+    def say(piece: _Piece, done: Any) -> None:
+        progress(f"{piece.key}: {Finished.of(done).summary(piece.method)}")
+
+    results = run_pieces(pieces, journal, number_of_jobs(jobs), say)
     finished: Rows = {(piece.name, piece.method): Finished.of(results[piece.key]) for piece in pieces}
     record = {
         "protocol": {name: task.protocol() for name, task in tasks.items()},
@@ -125,20 +128,19 @@ def search(
     runs = _methods(methods)
     tasks, _ = _tasks(names, data, vectors, FOLDS)
     sizes = tuple((size,) * FOLDS for size in STEP_SIZES)
-    pieces = [_Piece(name, method, tasks[name], sizes, EPOCHS) for name in names for method in runs]
+    pieces = [_Search(name, method, tasks[name], sizes, EPOCHS) for name in names for method in runs]
     prepare_directory(directory)
     journal = Journal(directory / "search.json")
 
-    def keep(piece: _Piece, done: Any) -> Any:
-        """The validation log-likelihoods alone: a search has no business with test scores."""
-        return done["validation"]
+    winners = former_winners(directory / "settings.json")
 
-    results = _run_pieces(pieces, journal, _jobs(jobs), progress, lambda piece, done: str(choose(done)), keep)
-    path = directory / "settings.json"
-    winners = json.loads(path.read_text())["winners"] if path.exists() else {}
+    def say(piece: _Piece, done: Any) -> None:
+        progress(f"{piece.key}: {choose(done)}")
+
+    results = run_pieces(pieces, journal, number_of_jobs(jobs), say)
     for piece in pieces:
         winners.setdefault(piece.name, {})[piece.method] = choose(results[piece.key])
-    write_json(path, {"winners": winners})
+    write_json(directory / "settings.json", {"winners": winners})
 
 
 def choose(validation: Sequence[Sequence[float | None]]) -> list[float]:
@@ -149,7 +151,8 @@ def choose(validation: Sequence[Sequence[float | None]]) -> list[float]:
     return [STEP_SIZES[best] for best in np.argmax(values, axis=0)]
 
 
-class _Piece(NamedTuple):
+@dataclass(frozen=True)
+class _Piece(AbstractPiece):
     """One dataset and method: several runs, each with a step size for every fold."""
 
     name: str
@@ -160,14 +163,15 @@ class _Piece(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{self.name}/{self.method}"
+        folds = len(self.task.folds)
+        return f"{self.name}/{self.method}" + ("" if folds == FOLDS else f"/{folds} folds")
 
     @property
     def made_from(self) -> dict[str, Any]:
         return {"step_sizes": self.step_sizes, "epochs": self.epochs, **self.task.protocol()}
 
-    def run(self) -> dict[str, Any]:
-        """Checks, scores of both readouts at their best checks, and the validation log-likelihoods of the method's."""
+    def run(self) -> Any:
+        """Of the first run: the checks, and the test scores of both readouts where early stopping stopped them."""
         checks, measured = run_folds(self.method, np.array(self.step_sizes), self.task, self.epochs)
         done: dict[str, Any] = {"checks": checks, "validation": rounded(stopped(self.method, measured).validation)}
         for readout in READOUTS:
@@ -177,29 +181,13 @@ class _Piece(NamedTuple):
         return done
 
 
-def _run_pieces(
-    pieces: Sequence[_Piece],
-    journal: Journal,
-    jobs: int,
-    progress: Callable[[str], None],
-    summary: Callable[[_Piece, Any], str],
-    keep: Callable[[_Piece, Any], Any] = lambda piece, done: done,
-) -> dict[str, Any]:
-    """Every piece, from the journal or run now and put there; several at a time, since much of it is compiling."""
-    results = {piece.key: journal.get(piece.key, piece.made_from) for piece in pieces}
-    for piece in pieces:
-        if results[piece.key] is not None:
-            progress(f"{piece.key}: {summary(piece, results[piece.key])}")
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        running = {pool.submit(piece.run): piece for piece in pieces if results[piece.key] is None}
-        for future in as_completed(running):
-            piece = running[future]
-            results[piece.key] = journal.put(piece.key, piece.made_from, keep(piece, future.result()))
-            progress(f"{piece.key}: {summary(piece, results[piece.key])}")
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return results
+class _Search(_Piece):
+    """The same for a search, which has no business with test scores."""
+
+    def run(self) -> Any:
+        """The validation log-likelihoods, (step sizes, folds)."""
+        _, measured = run_folds(self.method, np.array(self.step_sizes), self.task, self.epochs)
+        return rounded(stopped(self.method, measured).validation)
 
 
 def _tasks(
@@ -227,12 +215,6 @@ def _digits(task: Task) -> str:
     return "".join(map(str, task.fold_of))
 
 
-def _jobs(jobs: int | None) -> int:
-    jobs = (1 if jax.default_backend() == "cpu" else 6) if jobs is None else jobs
-    check_count("jobs", jobs)
-    return jobs
-
-
 def _check_folds(folds: int) -> None:
     if isinstance(folds, bool) or not isinstance(folds, int) or not 1 <= folds <= FOLDS:
         raise ValueError(f"`--folds` must be a whole number from 1 to {FOLDS}, got {folds!r}.")
@@ -253,16 +235,13 @@ def _step_sizes(chosen: Mapping[str, Any], name: str, method: str, folds: int) -
 
 def _read_settings(path: Path | None) -> dict[str, dict[str, list[float]]]:
     """Step sizes by dataset, method and fold; those that come with the package where no file is given."""
-    try:
-        file = resources.files(__package__).joinpath("sentence_settings.json") if path is None else path
-        winners = json.loads(file.read_text())["winners"]
+
+    def check(winners: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
         for methods in winners.values():
             for sizes in methods.values():
                 check_positive("step_sizes", sizes)
-                if len(sizes) != FOLDS:
-                    raise ValueError(f"there must be {FOLDS} step sizes, one a fold, got {len(sizes)}")
-        return winners
-    except OSError as error:
-        raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {error!r}.") from error
+                if np.shape(sizes) != (FOLDS,):
+                    raise ValueError(f"there must be {FOLDS} step sizes, one a fold, got {sizes}")
+        return dict(winners)
+
+    return read_winners(path, "sentence_settings.json", check)

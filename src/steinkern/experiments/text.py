@@ -4,6 +4,7 @@ A data directory holds `text/NAME.tsv.xz`, one sentence a line as `label<TAB>wor
 """
 
 import lzma
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from jaxtyping import Float32, Integer
 from .._types import check_choice, check_count
 from .datasets import data_directory
 
+_FEWEST = 20  # sentences from which ten folds can be made
 TEXTS = ("mr", "cr", "subj", "mpqa")
 TABLES = ("w2v_gnews_300d", "glove6b_100d", "glove6b_50d")
 """The tables of word vectors that stand side by side by default."""
@@ -63,8 +65,8 @@ def load_sentences(name: str, directory: Path | None = None) -> Sentences:
             )
         labels.append(int(label))
         sentences.append(text.split())
-    if len(set(labels)) < 2:
-        raise ValueError(f"{path} must hold sentences of both labels, 0 and 1, got {len(labels)} lines of one.")
+    if len(set(labels)) < 2 or len(labels) < _FEWEST:
+        raise ValueError(f"{path} must hold at least {_FEWEST} sentences, of both labels, 0 and 1, got {len(labels)}.")
     return number_words(name, sentences, labels)
 
 
@@ -72,6 +74,8 @@ def _lines(path: Path, name: str) -> list[str]:
     try:
         with lzma.open(path, "rt", encoding="utf-8", newline="\n") as file:
             return list(file)
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a directory where a file should be.") from None
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path} is not there. It holds {name} as xz-compressed text, a sentence a line, `label<TAB>words`: see "
@@ -105,8 +109,10 @@ def word_vectors(
             raise ValueError(f"{path} has none of the {len(words)} words of the sentences. Give another table.")
         part = generator.standard_normal((len(words), width)).astype(np.float32)
         part *= ENTRY_SCALE / np.sqrt(np.mean(part**2))
-        own = np.stack(list(known.values()))
-        scale = ENTRY_SCALE / np.sqrt(np.mean(own**2))
+        size = np.sqrt(np.mean(np.stack(list(known.values())) ** 2))
+        if not (np.isfinite(size) and size > 0):
+            raise ValueError(f"`--vectors` {path} holds nothing but zeros, or numbers too large. Give another table.")
+        scale = ENTRY_SCALE / size
         for row, word in enumerate(words):
             if word in known:
                 part[row] = scale * known[word]
@@ -121,7 +127,7 @@ def read_vectors(path: Path, words: frozenset[str]) -> dict[str, Float32[np.ndar
     Args:
         path: `.npz` with `words` and `vectors` (or `table` and `row`); `.bin`, word2vec's binary format, such as
             GoogleNews-vectors-negative300.bin; or text with a word and its numbers a line, as GloVe's.
-        words: those that are wanted; a large table is never held as a whole.
+        words: those that are wanted; of the latter two formats no more than these are held.
     """
     try:
         if path.suffix == ".npz":
@@ -134,20 +140,22 @@ def read_vectors(path: Path, words: frozenset[str]) -> dict[str, Float32[np.ndar
         width = None
         for word, vector in pairs:
             if word in words:
-                numbers = np.asarray(vector, np.float32)
+                numbers = np.array([float(value) for value in vector], np.float32)
                 width = numbers.size if width is None else width
-                if numbers.size != width or not np.all(np.isfinite(numbers)):
-                    raise ValueError(
-                        f"`{word}` has {numbers.size} numbers where others have {width}, or not finite ones"
-                    )
+                if not np.all(np.isfinite(numbers)):
+                    raise ValueError(f"`{word}` has numbers that are not finite")
+                if numbers.size != width:
+                    raise ValueError(f"`{word}` has {numbers.size} numbers where others have {width}")
                 found[word] = numbers
         return found
+    except IsADirectoryError:
+        raise ValueError(f"`--vectors` {path} is a directory where a file should be.") from None
     except FileNotFoundError:
         raise FileNotFoundError(
             f"`--vectors` {path} is not there. See docs/data.md for tables that can be had."
         ) from None
-    except (ValueError, KeyError, EOFError, BadZipFile, UnicodeDecodeError, IndexError) as error:
-        reason = " ".join(str(error).split())
+    except (ValueError, KeyError, EOFError, BadZipFile, IndexError, TypeError, zlib.error) as error:
+        reason = " ".join(str(error).split())[:120]
         raise ValueError(f"`--vectors` {path} is not a table of word vectors: {reason}.") from error
 
 
@@ -177,13 +185,13 @@ def _read_word2vec(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             yield word.decode("utf-8", "replace"), np.frombuffer(values, "<f4")
 
 
-def _read_text(path: Path) -> Iterator[tuple[str, list[float]]]:
+def _read_text(path: Path) -> Iterator[tuple[str, list[str]]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file):
             word, *values = line.rstrip().split(" ")
             if number == 0 and len(values) == 1:
                 continue  # word2vec's text format begins with the numbers of words and of columns
-            yield word, [float(value) for value in values]
+            yield word, values
 
 
 def cross_validation(number_of_rows: int, folds: int = 10, seed: int = 0) -> Integer[np.ndarray, " rows"]:

@@ -1,20 +1,16 @@
 """`steinkern reproduce uci`: Table 1 and Figure 2 (c, d), from settings to tables and figures."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
-from importlib import resources
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from .._types import check_count
 from .datasets import REGRESSIONS, Regression, data_directory, diabetes, load_regression, path_of
 from .journal import Journal
 from .paper import TABLE_1, best_printed
+from .pieces import AbstractPiece, former_winners, number_of_jobs, read_winners, run_pieces
 from .results import Row, check_names, prepare_directory, rounded, write_json, write_results, write_text
 from .uci_study import (
     DAMPINGS,
@@ -37,7 +33,7 @@ from .uci_study import (
     run_trials,
     tuning_trials,
 )
-from .uci_table import CAPTION, Finished, table, verdicts
+from .uci_table import CAPTION, Finished, Rows, table, verdicts
 
 PAPER = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine_red", "protein", "year")
 """The datasets of Table 1, in its order."""
@@ -85,8 +81,7 @@ def reproduce(
         progress: told what was finished.
     """
     runs = _methods(methods)
-    jobs = (1 if jax.default_backend() == "cpu" else 6) if jobs is None else jobs
-    check_count("jobs", jobs)
+    jobs = number_of_jobs(jobs)
     chosen = _read_settings(settings)
     where = data_directory(data)
     if quick:
@@ -97,13 +92,17 @@ def reproduce(
     prepare_directory(directory)
     journal = Journal(directory / "rows.json")
     hidden = (HIDDEN[0],) * hidden_layers
-    layers = "" if hidden == HIDDEN else f"/{hidden_layers} hidden"
     pieces = [
-        _Piece(name, method, f"{name}/{method}{layers}", _setting_for(chosen, name, method), task, hidden)
+        _Piece(name, method, _setting_for(chosen, name, method), task, hidden)
         for name, task in tasks.items()
         for method in runs
     ]
-    finished = _run_pieces(pieces, journal, jobs, progress)
+
+    def say(piece: _Piece, done: Any) -> None:
+        progress(f"{piece.name} {piece.method}: {_finished(done).summary()}")
+
+    results = run_pieces(pieces, journal, jobs, say)
+    finished: Rows = {(piece.name, piece.method): _finished(results[piece.key]) for piece in pieces}
     rows = [row for (name, method), done in finished.items() for row in _rows(name, method, done)]
     record = {
         "protocol": {name: task.protocol(hidden) for name, task in tasks.items()},
@@ -128,15 +127,20 @@ def reproduce(
     return report
 
 
-class _Piece(NamedTuple):
+@dataclass(frozen=True)
+class _Piece(AbstractPiece):
     """One row to run."""
 
     name: str
     method: Method
-    key: str
     setting: Setting
     task: Task
     hidden: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        layers = "" if self.hidden == HIDDEN else f"/{len(self.hidden)} hidden"
+        return f"{self.name}/{self.method}{layers}"
 
     @property
     def made_from(self) -> dict[str, Any]:
@@ -146,27 +150,6 @@ class _Piece(NamedTuple):
         points = _CURVE_POINTS if self.name in _FIGURED else 1
         checkpoints, scores = run_trials(self.method, self.setting, self.task, points, self.hidden)
         return {"checkpoints": checkpoints, **{metric: rounded(values) for metric, values in scores._asdict().items()}}
-
-
-def _run_pieces(
-    pieces: Sequence[_Piece], journal: Journal, jobs: int, progress: Callable[[str], None]
-) -> dict[tuple[str, str], Finished]:
-    """Every row, from the journal or run now and put there; several at a time, since half of the time is compiling."""
-    results: dict[str, Any] = {piece.key: journal.get(piece.key, piece.made_from) for piece in pieces}
-    waiting = [piece for piece in pieces if results[piece.key] is None]
-    for piece in pieces:
-        if results[piece.key] is not None:
-            progress(f"{piece.name} {piece.method}: {_finished(results[piece.key]).summary()}")
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        running = {pool.submit(piece.run): piece for piece in waiting}
-        for future in as_completed(running):
-            piece = running[future]
-            results[piece.key] = journal.put(piece.key, piece.made_from, future.result())
-            progress(f"{piece.name} {piece.method}: {_finished(results[piece.key]).summary()}")
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return {(piece.name, piece.method): _finished(results[piece.key]) for piece in pieces}
 
 
 def _finished(result: Mapping[str, Any]) -> Finished:
@@ -189,7 +172,7 @@ def search(
     tasks = {name: prepare(_load(name, where), tuning_trials(name)) for name in names if name not in absent}
     prepare_directory(directory)
     journal = Journal(directory / "search.json")
-    winners = _former_winners(directory / "settings.json")
+    winners = former_winners(directory / "settings.json")
     for name, task in tasks.items():
         for method in runs:
             values, runner = {}, None
@@ -225,11 +208,6 @@ def _absent(names: Sequence[str], where: Path) -> list[str]:
     return [name for name in names if name == "year" and len(names) > 1 and not path_of(name, where).is_file()]
 
 
-def _former_winners(path: Path) -> dict[str, dict[str, Any]]:
-    """What earlier pieces of a search have chosen."""
-    return dict(json.loads(path.read_text())["winners"]) if path.exists() else {}
-
-
 def _load(name: str, where: Path) -> Regression:
     return diabetes() if name == QUICK else load_regression(name, where)
 
@@ -253,14 +231,11 @@ def _methods(names: Sequence[str]) -> list[Method]:
 
 def _read_settings(path: Path | None) -> dict[str, dict[str, Setting]]:
     """The settings by dataset and method; those that come with the package where no file is given."""
-    try:
-        file = resources.files(__package__).joinpath("uci_settings.json") if path is None else path
-        winners = json.loads(file.read_text())["winners"]
+
+    def check(winners: Mapping[str, Any]) -> dict[str, dict[str, Setting]]:
         return {name: {m: checked(Setting(**own)) for m, own in methods.items()} for name, methods in winners.items()}
-    except OSError as error:
-        raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {error!r}.") from error
+
+    return read_winners(path, "uci_settings.json", check)
 
 
 def _rows(name: str, method: str, done: Finished) -> list[Row]:
