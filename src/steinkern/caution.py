@@ -58,6 +58,18 @@ def before(points: Points, log_densities: Array, scores: Array, look: Look) -> I
                 "(stop_gradient). Make it differentiable, or use `gradient_free_svgd`."
             )
         return
+    with np.errstate(all="ignore"):  # numbers that overflow compare as not wrong
+        wrong = _is_not_the_slope(points, x, value, slope, look)
+    if np.mean(wrong) > 0.5:
+        yield (
+            f"the gradient of the log density is not its slope at {int(wrong.sum())} of the {len(x)} first particles: "
+            "it is not differentiable there, its gradient is cut off (stop_gradient), or its own derivative rule is "
+            "wrong. Compare with finite differences, or use `gradient_free_svgd`."
+        )
+
+
+def _is_not_the_slope(points: Points, x: np.ndarray, value: np.ndarray, slope: np.ndarray, look: Look) -> np.ndarray:
+    """Whether, at every particle, differences of the values along one direction contradict the gradient."""
     precision = float(jnp.finfo(points.dtype).eps)
     spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
     direction = np.random.default_rng(0).normal(size=x.shape[1:])
@@ -69,13 +81,7 @@ def before(points: Points, log_densities: Array, scores: Array, look: Look) -> I
     difference, expected = (above - below) / 2, slope @ offset[0]
     bend, rounding = np.abs(above - 2 * value + below), 100 * precision * (np.abs(value) + np.abs(above))
     allowed = 0.25 * np.maximum(np.abs(difference), np.abs(expected)) + bend + rounding
-    wrong = np.abs(difference - expected) > allowed
-    if np.mean(wrong) > 0.5:
-        yield (
-            f"the gradient of the log density is not its slope at {int(wrong.sum())} of the {len(x)} first particles: "
-            "it is not differentiable there, its gradient is cut off (stop_gradient), or its own derivative rule is "
-            "wrong. Compare with finite differences, or use `gradient_free_svgd`."
-        )
+    return np.abs(difference - expected) > allowed
 
 
 def after(run: Run, batch: Batch) -> Iterator[str]:
