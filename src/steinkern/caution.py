@@ -169,7 +169,7 @@ def _coarse(run: Run, batch: Batch) -> Iterator[str]:
     if points.dtype.itemsize != 4 or not run.sampler.differentiates:
         return
     some = points[:_FEW]
-    single = np.asarray(run.target.scores(some, batch), np.float64)
+    single = np.asarray(_scores(run.target, some, batch), np.float64)
     double = _double_scores(run.target, some, batch)
     if double is None:
         return
@@ -181,6 +181,12 @@ def _coarse(run: Run, batch: Batch) -> Iterator[str]:
             f"their size is {size:.2g}. Enable double precision (`jax.config.update('jax_enable_x64', True)`) and give "
             "particles and data in float64, or write the log density so that large terms do not cancel."
         )
+
+
+@eqx.filter_jit
+def _scores(target: AbstractTarget, points: Points, batch: Batch) -> Points:
+    """Compiled once: another fit of the same functions and shapes pays nothing for the comparison."""
+    return target.scores(points, batch)
 
 
 def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.ndarray | None:
@@ -197,7 +203,7 @@ def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.n
         particle = jax.tree.map(np.asarray, target.constrain(points[0]))
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             wide = target.bind(double(particle))
-            scores = np.asarray(wide.scores(double(points), double(batch)))
+            scores = np.asarray(_scores(wide, double(points), double(batch)))
     except (TypeError, ValueError):  # a log density that insists on its precision
         return None
     return scores if scores.dtype == np.float64 and np.isfinite(scores).all() else None
