@@ -204,9 +204,17 @@ def test_a_fit_ends_finite_or_says_why(case: Case):
 @pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize(
     ("change", "outcome"),
-    [({}, "finished"), ({"scale": 1e-30}, "diverged"), ({"scale": 1e30}, "diverged"), ({"number": 0.0}, "refused")],
-    ids=["healthy", "tiny", "huge", "no bandwidth"],
-)
+    [
+        ({}, "finished"),
+        ({"scale": 1e-30}, "diverged"),
+        ({"scale": 1e30}, "diverged"),
+        ({"number": 0.0}, "refused"),
+        # Beside the particle, where its gradient is compared with differences, the log density overflows.
+        ({"program": ("ensemble", "walled", (1, 1), "float32"), "seed": 3, "scale": 2.4215190174365345e-25,
+          "start": 0.22735198199691348, "shift": 1e6, "pattern": "flat", "num_steps": 1}, "diverged"),
+    ],
+    ids=["healthy", "tiny", "huge", "no bandwidth", "overflow beside"],
+)  # fmt: skip
 def test_fuzzing_would_see_the_outcomes_there_are(change, outcome):
     program = ("svgd, fixed", "gaussian", (5, 2), "float32")
     case = Case(program, 0, 1.0, 1.0, 0.0, 1.0, "random", 12, {})

@@ -108,7 +108,8 @@ def _halved(
     back = points.copy()
     for halving in range(1, _HALVINGS + 2):
         share = points.dtype.type(0.5**halving if halving <= _HALVINGS else 0)
-        back[~good] = previous[~good] + share * (points[~good] - previous[~good])
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not well, and halved again
+            back[~good] = previous[~good] + share * (points[~good] - previous[~good])
         now = look(jnp.asarray(back))
         if now.all():
             return back
