@@ -286,7 +286,8 @@ def test_a_fit_refuses_before_any_long_work(name):
     target = Ran()
     refused(lambda: fit(**{"target": target, **FITS[name][0]}), *FITS[name][1:])
     jax.effects_barrier()
-    assert target.times <= 2 * N  # at most a first look: the value and the gradient at the first particles
+    # At most a first look, the value and the gradient at the first particles, and one to either side for its slope.
+    assert target.times <= 6 * N
 
 
 def test_what_is_checked_once_a_trace_is_not_run_at_every_step():

@@ -371,6 +371,15 @@ def press_ctrl_c(at: int):
     return callback
 
 
+@pytest.fixture
+def heard():
+    """Python's own handler of Ctrl-C: a process that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_ends_with_a_result_and_a_checkpoint(tmp_path, finished):
     result = fit_gaussian(tmp_path, callback=press_ctrl_c(7))
     assert (result.status, result.num_steps) == (sk.Status.STOPPED, 7)
@@ -380,6 +389,7 @@ def test_ctrl_c_ends_with_a_result_and_a_checkpoint(tmp_path, finished):
     assert_same_end(fit_gaussian(tmp_path), finished[1])
 
 
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_without_checkpoints_ends_with_a_result_to_go_on_from(finished):
     result = fit_gaussian(None, every=None, callback=press_ctrl_c(7))
     assert result.status is sk.Status.STOPPED
@@ -387,6 +397,7 @@ def test_ctrl_c_without_checkpoints_ends_with_a_result_to_go_on_from(finished):
     np.testing.assert_array_equal(rest.points, finished[1].points)
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_second_ctrl_c_is_a_keyboard_interrupt():
     def twice(step, state, info):
         os.kill(os.getpid(), signal.SIGINT)
