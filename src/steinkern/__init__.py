@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from . import initial as initial
+from . import interop as interop
 from . import models as models
 from .bandwidth import AbstractBandwidth as AbstractBandwidth
 from .bandwidth import Median as Median

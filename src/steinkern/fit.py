@@ -27,7 +27,7 @@ from ._types import (
 from .particles import check_particles
 from .result import DivergedError, History, Result, Status
 from .sampler import AbstractSampler, Info
-from .target import AbstractTarget, as_target, batch_length
+from .target import AbstractTarget, as_target
 
 _CAPACITY = 1024  # records a compiled call can return
 _CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
@@ -106,7 +106,7 @@ def fit(
     data = jax.tree.map(jnp.asarray, data)
     bound.check_data(data, batch_size)
     sampler.check(loop_points)
-    example = data if batch_size is None else jax.tree.map(lambda leaf: leaf[:batch_size], data)
+    example = bound.batch(data, batch_size)
     _check_first_particles(bound, loop_points, example, sampler.differentiates)
 
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
@@ -170,7 +170,7 @@ def _advance(
     def body(carry: tuple[LoopState, Record]) -> tuple[LoopState, Record]:
         before, records = carry
         batch_key, sampler_key = jr.split(jr.fold_in(key, before.step))
-        batch = minibatch(batch_key, data, batch_size)
+        batch = target.batch(data, batch_size, batch_key)
         power = jnp.ones(()) if tempering is None else tempering(before.step)
         now = target if tempering is None else target.tempered(power)
         state, info = sampler.step(sampler_key, before.state, now, batch)
@@ -182,14 +182,6 @@ def _advance(
     line = Record(loop.step, loop.info, loop.state.points if keep_points else None)
     records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), line)
     return jax.lax.while_loop(going, body, (loop, records))
-
-
-def minibatch(key: Key, data: Batch, batch_size: int | None) -> Batch:
-    """`batch_size` examples drawn with replacement, on the device where the data are; all data where it is `None`."""
-    if batch_size is None or data is None:
-        return data
-    rows = jr.randint(key, (batch_size,), 0, batch_length(data))
-    return jax.tree.map(lambda leaf: leaf[rows], data)
 
 
 def _judged(before: LoopState, state: Any, info: Info, tolerance: Scalar) -> LoopState:
