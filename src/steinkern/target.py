@@ -90,6 +90,14 @@ class AbstractTarget(eqx.Module):
             jax.tree_util.keystr(path, simple=True, separator=".") or "x": jnp.asarray(leaf) for path, leaf in paths
         }
 
+    def observed(self) -> dict[str, Array]:
+        """The named observations, where the target knows them: targets made from models of other libraries do."""
+        return {}
+
+    def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
+        """One draw of every named observation for each particle, where the target knows how to draw them."""
+        return {}
+
     def bind(self: Target, particle: PyTree) -> Target:
         """The same target on the space of `particle`, one particle's pytree."""
         return eqx.tree_at(

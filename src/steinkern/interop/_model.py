@@ -50,14 +50,6 @@ class AbstractModelTarget(AbstractTarget):
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
         """Independent draws of the latent sites from the model's prior."""
 
-    @abc.abstractmethod
-    def observed(self) -> dict[str, Array]:
-        """The values of the observed sites."""
-
-    @abc.abstractmethod
-    def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
-        """One draw of every observed site for each particle: the posterior predictive distribution."""
-
     def prior(self, key: Key, num_particles: int) -> dict[str, Array]:
         """First particles for `fit`: independent draws of the latent sites from the model's prior.
 

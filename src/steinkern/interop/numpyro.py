@@ -90,6 +90,23 @@ class _Plates(Messenger):
             msg["value"] = self.batch[msg["name"]]
 
 
+class _Unobserved(Messenger):
+    """Draws the observed sites anew, each in the shape of its observation, and remembers which they were."""
+
+    def __init__(self, fn: Any):
+        super().__init__(fn)
+        self.names: list[str] = []
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if not _is_observation(msg):
+            return
+        self.names.append(msg["name"])
+        # Without a plate the distribution is of one observation, however many there are.
+        shape = jnp.broadcast_shapes(jnp.shape(msg["value"]), tuple(msg["fn"].shape()))
+        msg["fn"] = msg["fn"].expand(shape[: len(shape) - len(msg["fn"].event_shape)])
+        msg["is_observed"], msg["value"] = False, None
+
+
 class _Call(eqx.Module):
     """A model with its arguments: arrays among them are traced, all else is part of the program."""
 
@@ -316,9 +333,9 @@ def _predictive(target: NumPyroTarget, keys: Any, particles: PyTree) -> dict[str
     call = target.space.call
 
     def one(key: Key, particle: PyTree) -> dict[str, Array]:
-        known = call.at(particle)
-        model = handlers.substitute(handlers.uncondition(call.seeded(key)), data=particle)
-        return {name: site["value"] for name, site in call.trace(model).items() if _is_observation(known[name])}
+        model = _Unobserved(_Plates(call.model, None))
+        trace = call.trace(handlers.substitute(handlers.seed(model, key), data=particle))
+        return {name: trace[name]["value"] for name in model.names}
 
     return jax.vmap(one)(keys, particles)
 
