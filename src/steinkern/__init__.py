@@ -59,6 +59,7 @@ from .particles import Layout as Layout
 from .particles import Scored as Scored
 from .particles import merge as merge
 from .particles import split as split
+from .prediction import Prediction as Prediction
 from .reparam import AbstractSupport as AbstractSupport
 from .reparam import greater_than as greater_than
 from .reparam import interval as interval

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from ._types import Batch, Key, Points, PyTree
 from .interop.arviz import from_groups
 from .particles import Layout
+from .prediction import Prediction, predict
 from .sampler import AbstractSampler
 from .target import AbstractTarget
 
@@ -70,6 +71,24 @@ class Result:
         data = jax.tree.map(jnp.asarray, data)
         self.target.check_data(data, None)
         return self.target.scores(self.points, data)
+
+    def predict(self, function: Any, data: Batch, *, level: float = 0.9, batch_size: int | None = None) -> Prediction:
+        """What the particles say of every row of `data`: mean, interval and, with labels, log predictive density.
+
+        ```python
+        prediction = result.predict(lambda parameters, row: row[0] @ parameters["weights"], (features,))
+        prediction.mean, prediction.interval       # over the particles, a row each
+        prediction.log_density(steinkern.Gaussian(0.1), labels).mean()
+        ```
+
+        Args:
+            function: `function(parameters, row)` for *one* row, as in `Posterior`. The parameters that all particles
+                share are in their place.
+            data: a pytree of arrays with a common leading axis, such as `(features,)`.
+            level: the probability that the interval holds.
+            batch_size: evaluate so many rows at once, where all would take too much memory.
+        """
+        return predict(function, self.particles, self.shared, data, level, batch_size)
 
     def to_arviz(
         self,
