@@ -8,6 +8,7 @@ from . import interop as interop
 from . import models as models
 from .bandwidth import AbstractBandwidth as AbstractBandwidth
 from .bandwidth import Median as Median
+from .combine import combine as combine
 from .curvature import AbstractCurvature as AbstractCurvature
 from .curvature import EmpiricalFisher as EmpiricalFisher
 from .curvature import Fisher as Fisher
@@ -24,6 +25,7 @@ from .fit import fit as fit
 from .graphical import Graphical as Graphical
 from .half_bayesian import HalfBayesian as HalfBayesian
 from .half_bayesian import half_bayesian as half_bayesian
+from .interop.blackjax import as_blackjax as as_blackjax
 from .kernel_rule import AbstractKernelRule as AbstractKernelRule
 from .kernel_rule import Averaged as Averaged
 from .kernel_rule import MetricSettings as MetricSettings

@@ -247,6 +247,8 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
 
 def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:
     """Whether a run can go on from all of an earlier result's state, not from its particles alone."""
+    if earlier.loop is None:
+        return False
     return bool(eqx.tree_equal(earlier.sampler, sampler)) and bool(eqx.tree_equal(earlier.target.space, target.space))
 
 

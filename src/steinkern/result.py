@@ -1,5 +1,6 @@
 """What a fit gives back."""
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,10 +9,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import Batch, Key, Points, PyTree
+from ._types import Batch, Key, Points, PyTree, check_count
 from .interop.arviz import from_groups
 from .particles import Layout
 from .prediction import Prediction, predict
@@ -59,7 +61,7 @@ class Result:
     target: AbstractTarget
     sampler: AbstractSampler
     loop: Any
-    """Everything the next step needs."""
+    """Everything the next step needs; `None` where particles were combined or resampled."""
 
     @property
     def shared(self) -> PyTree:
@@ -71,6 +73,28 @@ class Result:
         data = jax.tree.map(jnp.asarray, data)
         self.target.check_data(data, None)
         return self.target.scores(self.points, data)
+
+    def resample(self, key: Key, num_particles: int, *, replace: bool = False) -> "Result":
+        """The same result with `num_particles` of its particles, drawn at random.
+
+        A fit that goes on from it begins with a fresh sampler's state.
+
+        Args:
+            key: PRNG key.
+            num_particles: how many to draw.
+            replace: allow a particle to be drawn more than once, and more particles than there are. Copies of a
+                particle move together: a deterministic sampler that goes on from them never parts them.
+        """
+        check_count("num_particles", num_particles)
+        n = len(self.points)
+        if num_particles > n and not replace:
+            raise ValueError(
+                f"`num_particles` must be at most the {n} particles there are, got {num_particles}. Give "
+                "`replace=True` to draw some of them more than once."
+            )
+        rows = jr.choice(key, n, (num_particles,), replace=replace)
+        particles = jax.tree.map(lambda leaf: leaf[rows], self.particles)
+        return dataclasses.replace(self, particles=particles, points=self.points[rows], loop=None)
 
     def predict(self, function: Any, data: Batch, *, level: float = 0.9, batch_size: int | None = None) -> Prediction:
         """What the particles say of every row of `data`: mean, interval and, with labels, log predictive density.
