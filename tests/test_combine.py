@@ -10,6 +10,8 @@ import pytest
 
 import steinkern as sk
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 
 def log_density(parameters):
     return -0.5 * jnp.sum((parameters["mean"] - 1) ** 2) - parameters["scale"]
@@ -137,8 +139,8 @@ def test_init_and_step_can_be_traced():
     assert state.position["mean"].shape == (5, 2)
     assert info.velocity_norm > 0
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), start(0), start(1))
-    states = jax.vmap(algorithm.init)(stacked)  # two clouds at once
-    states, _ = jax.vmap(algorithm.step)(jr.split(jr.key(0), 2), states)
+    states = jax.jit(jax.vmap(algorithm.init))(stacked)  # two clouds at once
+    states, _ = jax.jit(jax.vmap(algorithm.step))(jr.split(jr.key(0), 2), states)
     np.testing.assert_allclose(states.position["mean"][0], state.position["mean"], rtol=1e-10)
 
 

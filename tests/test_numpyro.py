@@ -64,9 +64,9 @@ def test_constrained_sites_have_the_right_mean(model, mean, key):
 
 
 def test_means_and_spreads_are_those_of_nuts(hierarchical, draws, key):
-    schedule = optax.cosine_decay_schedule(0.1, 1000)
+    schedule = optax.cosine_decay_schedule(0.1, 600)
     sampler = sk.svgd(sk.IMQ(), optax.adam(schedule))
-    result = sk.fit(key, hierarchical, sampler, draws, num_steps=1000)
+    result = sk.fit(key, hierarchical, sampler, draws, num_steps=600)
     columns = reference.coordinates(hierarchical.sites(result.particles))
     assert set(columns) == set(reference.MOMENTS)
     for name, (mean, sd, _) in reference.MOMENTS.items():
