@@ -59,8 +59,8 @@ def exponential():
 def test_constrained_sites_have_the_right_mean(model, mean, key):
     target = from_model(model)
     result = sk.fit(key, target, sk.svgd(), target.prior(key, 50), num_steps=500)
-    # Without the log-Jacobian the means would be 2 and 0; fifty particles are within 0.02 of the truth on five seeds.
-    assert float(result.particles["x"].mean()) == pytest.approx(mean, abs=0.04)
+    # Without the log-Jacobian the means would be 2 and 0; fifty particles were within 0.007 of the truth on five seeds.
+    assert float(result.particles["x"].mean()) == pytest.approx(mean, abs=0.02)
 
 
 def test_means_and_spreads_are_those_of_nuts(hierarchical, draws, key):
@@ -71,7 +71,8 @@ def test_means_and_spreads_are_those_of_nuts(hierarchical, draws, key):
     assert set(columns) == set(reference.MOMENTS)
     for name, (mean, sd, _) in reference.MOMENTS.items():
         column = np.asarray(columns[name])
-        # One standard error of as many independent draws: 0.1 sd of the mean; two of the spread, 2/√(2·100) = 0.14.
+        # One standard error of as many independent draws: 0.1 sd of the mean; two of the spread, 2/√(2·100) = 0.14. On
+        # five seeds the worst were 0.034 and 0.085. The kernel matters: an RBF's spreads are too narrow here.
         assert column.mean() == pytest.approx(mean, abs=0.1 * sd), name
         assert column.std() == pytest.approx(sd, rel=0.14), name
 
