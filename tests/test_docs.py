@@ -34,6 +34,7 @@ def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, 
     assert spread["x[0]"] == pytest.approx(2.1, abs=0.1)
     assert spread["x[1]"] == pytest.approx(1.5, abs=0.1)
     assert float(printed.split()[-1]) == pytest.approx(3.0, abs=0.05)
+    assert float(names["bayes"].particles["slope"].mean()) == pytest.approx(1.5, abs=0.1)
     assert float(names["noise"]) == pytest.approx(0.12, abs=0.02)
     assert names["result"].status is sk.Status.FINISHED
     assert float(names["accuracy"]) == pytest.approx(0.99, abs=0.02)

@@ -4,10 +4,12 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from . import initial as initial
+from . import interop as interop
 from . import models as models
 from .bandwidth import AbstractBandwidth as AbstractBandwidth
 from .bandwidth import Median as Median
 from .caution import SteinWarning as SteinWarning
+from .combine import combine as combine
 from .curvature import AbstractCurvature as AbstractCurvature
 from .curvature import EmpiricalFisher as EmpiricalFisher
 from .curvature import Fisher as Fisher
@@ -24,6 +26,7 @@ from .fit import fit as fit
 from .graphical import Graphical as Graphical
 from .half_bayesian import HalfBayesian as HalfBayesian
 from .half_bayesian import half_bayesian as half_bayesian
+from .interop.blackjax import as_blackjax as as_blackjax
 from .kernel_rule import AbstractKernelRule as AbstractKernelRule
 from .kernel_rule import Averaged as Averaged
 from .kernel_rule import MetricSettings as MetricSettings
@@ -59,6 +62,7 @@ from .particles import Layout as Layout
 from .particles import Scored as Scored
 from .particles import merge as merge
 from .particles import split as split
+from .prediction import Prediction as Prediction
 from .reparam import AbstractSupport as AbstractSupport
 from .reparam import greater_than as greater_than
 from .reparam import interval as interval

@@ -116,7 +116,7 @@ def fit(
     data = jax.tree.map(jnp.asarray, data)
     bound.check_data(data, batch_size)
     sampler.check(points)
-    example = data if batch_size is None else jax.tree.map(lambda leaf: leaf[:batch_size], data)
+    example = bound.batch(data, batch_size)
 
     def look(points: Points) -> tuple[Array, Array]:
         return _look(bound, points, example, sampler.differentiates)
@@ -238,6 +238,8 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
 
 def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:
     """Whether a run can go on from all of an earlier result's state, not from its particles alone."""
+    if earlier.loop is None:
+        return False
     return bool(eqx.tree_equal(earlier.sampler, sampler)) and bool(eqx.tree_equal(earlier.target.space, target.space))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from ._types import Batch, Key, Points, Scalar, Vector
-from .loop import LoopState, minibatch, step_keys, with_points
+from .loop import LoopState, step_keys, with_points
 from .sampler import AbstractSampler
 from .target import AbstractTarget
 
@@ -141,7 +141,7 @@ def looker(
     step: Array,
 ) -> Callable[[Points, bool], np.ndarray]:
     """The function `look` of `mended` for one step: what the target is there, on that step's own minibatch."""
-    batch = minibatch(step_keys(key, step)[0], data, batch_size)
+    batch = target.batch(data, batch_size, step_keys(key, step)[0])
     now = target if tempering is None else target.tempered(tempering(step))
 
     def look(points: Points, curved: bool) -> np.ndarray:

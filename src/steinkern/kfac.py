@@ -20,7 +20,7 @@ from .curvature import AbstractCurvature, likelihood_scale
 from .likelihood import AbstractLikelihood
 from .linear import AbstractOperator, Blocks, Dense, Diagonal, Kronecker
 from .particles import merge
-from .reparam import Real
+from .reparam import Real, Space
 from .target import AbstractTarget
 
 
@@ -68,15 +68,14 @@ class KFAC(AbstractCurvature):
 
     def _one_example(self, target: AbstractTarget, pieces: "list[_Piece]", point: Vector, example: PyTree) -> "_Taps":
         """Inputs, pulled-back Fisher information and other diagonal entries of one example."""
-        assert target.space is not None
-        leaves = jax.tree_util.tree_leaves(target.space.layout.unravel(point))
+        space = _space(target)
+        leaves = jax.tree_util.tree_leaves(space.layout.unravel(point))
         others = [piece.leaf for piece in pieces if not piece.layer]
 
         # A function of the other leaves alone: gradients in the weights would be the largest arrays of a step.
         def output(taps: list["_Tap"], free: list[Array]) -> Array:
-            assert target.space is not None
             moved = dict(zip(others, free, strict=True))
-            whole = target.space.assemble([moved.get(i, leaf) for i, leaf in enumerate(leaves)])
+            whole = space.assemble([moved.get(i, leaf) for i, leaf in enumerate(leaves)])
             parameters, weights = _tapped(whole, taps)
             value = jnp.reshape(self.model(merge(parameters, target.shared), example), (-1,))
             for weight in weights:
@@ -151,10 +150,16 @@ def _is_layer(node: Any) -> bool:
     return isinstance(node, eqx.nn.Linear) and node.weight is not None
 
 
+def _space(target: AbstractTarget) -> Space:
+    if not isinstance(target.space, Space):
+        raise ValueError("`KFAC` needs parameters that hold Equinox layers, got the sites of another library's model.")
+    return target.space
+
+
 def _pieces(target: AbstractTarget) -> list[_Piece]:
     """The layers and the other leaves, in the order of their coordinates."""
-    assert target.space is not None
-    layout = target.space.layout
+    space = _space(target)
+    layout = space.layout
     shapes = layout.structure.unflatten([jax.ShapeDtypeStruct(shape, layout.dtype) for shape in layout.shapes])
     pieces: list[_Piece] = []
     start = leaf = 0
@@ -163,7 +168,7 @@ def _pieces(target: AbstractTarget) -> list[_Piece]:
             outputs, inputs = node.weight.shape
             bias = node.bias is not None
             piece = _Piece(start, outputs * (inputs + bias), leaf, True, inputs, outputs, bias)
-            if not all(isinstance(rule, Real) for rule in target.space.supports[leaf : leaf + 1 + bias]):
+            if not all(isinstance(rule, Real) for rule in space.supports[leaf : leaf + 1 + bias]):
                 raise ValueError(
                     "`KFAC` needs linear layers without constraints, got a `support` for "
                     f"{layout.names[leaf] or 'one'}. Leave it out, or use `Fisher`."

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from ._types import Batch, Key, Points, Scalar, like
 from .history import Record
 from .sampler import AbstractSampler, Info, root_mean_square
-from .target import AbstractTarget, batch_length
+from .target import AbstractTarget
 
 LONG_STEPS = 8
 """More steps in a row with moves that are absurdly long are an explosion, not a spike."""
@@ -83,7 +83,7 @@ def advance(
     def body(carry: tuple[LoopState, Record]) -> tuple[LoopState, Record]:
         before, records = carry
         batch_key, sampler_key = step_keys(key, before.step)
-        batch = minibatch(batch_key, data, batch_size)
+        batch = target.batch(data, batch_size, batch_key)
         power = jnp.ones(()) if tempering is None else tempering(before.step)
         now = target if tempering is None else target.tempered(power)
         state, info = sampler.step(sampler_key, before.state, now, batch)
@@ -103,14 +103,6 @@ def step_keys(key: Key, step: Int[Array, ""]) -> tuple[Key, Key]:
     """The keys of a step, for its minibatch and for the sampler: they depend on its number alone."""
     batch_key, sampler_key = jr.split(jr.fold_in(key, step))
     return batch_key, sampler_key
-
-
-def minibatch(key: Key, data: Batch, batch_size: int | None) -> Batch:
-    """`batch_size` examples drawn with replacement, on the device where the data are; all data where it is `None`."""
-    if batch_size is None or data is None:
-        return data
-    rows = jr.randint(key, (batch_size,), 0, batch_length(data))
-    return jax.tree.map(lambda leaf: leaf[rows], data)
 
 
 def with_points(state: Any, points: Points) -> Any:

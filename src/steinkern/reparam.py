@@ -189,8 +189,30 @@ def interval(lower: float, upper: float) -> Interval:
     return Interval(lower, upper)
 
 
-class Space(eqx.Module):
+class AbstractSpace(eqx.Module):
     """The unconstrained vector space in which particles of one shape move, and the way back to their pytree."""
+
+    layout: eqx.AbstractVar[Layout]
+
+    @abc.abstractmethod
+    def unconstrain(self, particle: PyTree) -> Vector:
+        """A particle as an unconstrained vector."""
+
+    @abc.abstractmethod
+    def constrain(self, vector: Vector) -> PyTree:
+        """An unconstrained vector as a particle."""
+
+    @abc.abstractmethod
+    def log_jacobian(self, vector: Vector) -> Scalar:
+        """Log |det| of the map from vector to particle."""
+
+    @abc.abstractmethod
+    def check(self, particles: PyTree, argument: str = "particles") -> None:
+        """Raise where a leaf of the batch of `particles` lies outside its support; `argument` names them."""
+
+
+class Space(AbstractSpace):
+    """A space whose leaves are constrained one by one, each by a support of its own."""
 
     layout: Layout
     supports: tuple[AbstractSupport, ...]
@@ -216,14 +238,12 @@ class Space(eqx.Module):
         return cls(Layout.of(jax.tree_util.tree_unflatten(structure, free)), supports)
 
     def unconstrain(self, particle: PyTree) -> Vector:
-        """A particle as an unconstrained vector."""
         leaves = self.layout.structure.flatten_up_to(particle)
         return jnp.concatenate(
             [rule.unconstrain(jnp.asarray(leaf)).reshape(-1) for rule, leaf in zip(self.supports, leaves, strict=True)]
         )
 
     def constrain(self, vector: Vector) -> PyTree:
-        """An unconstrained vector as a particle."""
         return self.assemble(jax.tree_util.tree_leaves(self.layout.unravel(vector)))
 
     def assemble(self, free: list[Array]) -> PyTree:
@@ -232,7 +252,6 @@ class Space(eqx.Module):
         return jax.tree_util.tree_unflatten(self.layout.structure, leaves)
 
     def log_jacobian(self, vector: Vector) -> Scalar:
-        """Log |det| of the map from vector to particle."""
         free = jax.tree_util.tree_leaves(self.layout.unravel(vector))
         total = jnp.zeros((), vector.dtype)
         for rule, leaf in zip(self.supports, free, strict=True):
@@ -240,7 +259,6 @@ class Space(eqx.Module):
         return total
 
     def check(self, particles: PyTree, argument: str = "particles") -> None:
-        """Raise where a leaf of the batch of `particles` lies outside its support; `argument` names them."""
         leaves = self.layout.structure.flatten_up_to(particles)
         for name, rule, leaf in zip(self.layout.names, self.supports, leaves, strict=True):
             if not rule.contains(np.asarray(leaf)):

@@ -1,16 +1,22 @@
 """What a fit gives back."""
 
+import dataclasses
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import Batch, Points, PyTree
+from ._types import Batch, Key, Points, PyTree, check_count
+from .interop.arviz import from_groups
 from .particles import Layout
+from .prediction import Prediction, predict
 from .sampler import AbstractSampler
 from .target import AbstractTarget
 
@@ -91,7 +97,7 @@ class Result:
     target: AbstractTarget
     sampler: AbstractSampler
     loop: Any
-    """Everything the next step needs."""
+    """Everything the next step needs; `None` where particles were combined or resampled."""
 
     @property
     def shared(self) -> PyTree:
@@ -103,6 +109,96 @@ class Result:
         data = jax.tree.map(jnp.asarray, data)
         self.target.check_data(data, None)
         return self.target.scores(self.points, data)
+
+    def resample(self, key: Key, num_particles: int, *, replace: bool = False) -> "Result":
+        """The same result with `num_particles` of its particles, drawn at random.
+
+        A fit that goes on from it begins with a fresh sampler's state.
+
+        Args:
+            key: PRNG key.
+            num_particles: how many to draw.
+            replace: allow a particle to be drawn more than once, and more particles than there are. Copies of a
+                particle move together: a deterministic sampler that goes on from them never parts them.
+        """
+        check_count("num_particles", num_particles)
+        n = len(self.points)
+        if num_particles > n and not replace:
+            raise ValueError(
+                f"`num_particles` must be at most the {n} particles there are, got {num_particles}. Give "
+                "`replace=True` to draw some of them more than once."
+            )
+        rows = jr.choice(key, n, (num_particles,), replace=replace)
+        particles = jax.tree.map(lambda leaf: leaf[rows], self.particles)
+        return dataclasses.replace(self, particles=particles, points=self.points[rows], loop=None)
+
+    def predict(self, function: Any, data: Batch, *, level: float = 0.9, batch_size: int | None = None) -> Prediction:
+        """What the particles say of every row of `data`: mean, interval and, with labels, log predictive density.
+
+        ```python
+        prediction = result.predict(lambda parameters, row: row[0] @ parameters["weights"], (features,))
+        prediction.mean, prediction.interval       # over the particles, a row each
+        prediction.log_density(steinkern.Gaussian(0.1), labels).mean()
+        ```
+
+        Args:
+            function: `function(parameters, row)` for *one* row, as in `Posterior`. The parameters that all particles
+                share are in their place.
+            data: a pytree of arrays with a common leading axis, such as `(features,)`.
+            level: the probability that the interval holds.
+            batch_size: evaluate so many rows at once, where all would take too much memory.
+        """
+        return predict(function, self.particles, self.shared, data, level, batch_size)
+
+    def to_arviz(
+        self,
+        data: Batch = None,
+        *,
+        key: Key | None = None,
+        observed: Mapping[str, Any] | None = None,
+        predictive: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The result as ArviZ data: `InferenceData` with ArviZ 0.x, an xarray `DataTree` from 1.0 on.
+
+        The groups are `posterior` (the particles by name, and the deterministic sites of a model), `sample_stats`
+        (`lp`, the log density in unconstrained coordinates), and, where they are known, `observed_data` and
+        `posterior_predictive`. The particles are one chain. They are not a Markov chain, so R̂ and effective sample
+        sizes mean nothing here: `arviz.summary(data, kind="stats")` leaves them out.
+
+        Args:
+            data: the data that `fit` had, where it had any.
+            key: draws `posterior_predictive` where the target is a NumPyro or PyMC model.
+            observed: named observations; those of a NumPyro or PyMC model are known.
+            predictive: named predictive draws with a leading particle axis, in place of drawing them by `key`.
+        """
+        data = jax.tree.map(jnp.asarray, data)
+        self.target.check_data(data, None)
+        drawn = {} if key is None else self.target.predictive(key, self.particles)
+        if key is not None and not drawn:
+            raise ValueError(
+                "`key` draws from the predictive distribution of a NumPyro or PyMC model, and this target is none. "
+                "Give draws as `predictive={name: array}`, such as the `values` of `result.predict(...)`."
+            )
+        draws = {**drawn, **({} if predictive is None else predictive)}
+        for name, value in draws.items():
+            if np.shape(value)[:1] != (len(self.points),):
+                raise ValueError(
+                    f"`predictive` must hold arrays with a leading axis of {len(self.points)} particles, got shape "
+                    f"{np.shape(value)} for {name!r}."
+                )
+        return from_groups(
+            posterior=self.target.sites(self.particles),
+            sample_stats={"lp": _log_densities(self.target, self.points, data)},
+            observed_data=self.target.observed() if observed is None else observed,
+            posterior_predictive=draws,
+            attributes={
+                "inference_library": "steinkern",
+                "sampler": type(self.sampler).__name__,
+                "status": self.status.value,
+                "message": self.message,
+                "num_steps": self.num_steps,
+            },
+        )
 
     def summary(self) -> str:
         """A table of mean, standard deviation and quantiles for every coordinate of the parameters."""
@@ -116,6 +212,11 @@ class Result:
             lines.append(f"{name:<{width}} " + " ".join(f"{number:>10.4g}" for number in numbers))
         lines.append(f"{len(self.points)} particles, {self.num_steps} steps, {self.status.value}: {self.message}")
         return "\n".join(lines)
+
+
+@eqx.filter_jit
+def _log_densities(target: AbstractTarget, points: Points, data: Batch) -> Float[Array, " n"]:
+    return target.log_densities(points, data)
 
 
 class DivergedError(RuntimeError):

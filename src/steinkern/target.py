@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
 from ._types import (
     Batch,
+    Key,
     Points,
     PyTree,
     Scalar,
@@ -26,7 +28,7 @@ from ._types import (
     like,
 )
 from .particles import merge
-from .reparam import Space
+from .reparam import AbstractSpace, Space
 
 Target = TypeVar("Target", bound="AbstractTarget")
 
@@ -38,7 +40,7 @@ class AbstractTarget(eqx.Module):
     sets it. The factor N/b that makes minibatches unbiased is applied here and nowhere else.
     """
 
-    space: eqx.AbstractVar[Space | None]
+    space: eqx.AbstractVar[AbstractSpace | None]
     power: eqx.AbstractVar[Any]
     support: eqx.AbstractVar[PyTree]
     shared: eqx.AbstractVar[PyTree]
@@ -67,6 +69,34 @@ class AbstractTarget(eqx.Module):
     @abc.abstractmethod
     def check_data(self, data: Batch, batch_size: int | None) -> None:
         """Raise where the data do not fit this target."""
+
+    def batch(self, data: Batch, batch_size: int | None, key: Key | None = None) -> Batch:
+        """The data of one step: all of them, or `batch_size` examples drawn with replacement, the first without a key.
+
+        They are drawn on the device where the data are.
+        """
+        if batch_size is None or data is None:
+            return data
+        rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data))
+        return jax.tree.map(lambda leaf: leaf[rows], data)
+
+    def sites(self, particles: PyTree) -> dict[str, Array]:
+        """Named quantities at a batch of particles: the leaves of the parameters, each by its path.
+
+        Targets made from models of other libraries add what those models call deterministic sites.
+        """
+        paths, _ = jax.tree_util.tree_flatten_with_path(particles)
+        return {
+            jax.tree_util.keystr(path, simple=True, separator=".") or "x": jnp.asarray(leaf) for path, leaf in paths
+        }
+
+    def observed(self) -> dict[str, Array]:
+        """The named observations, where the target knows them: targets made from models of other libraries do."""
+        return {}
+
+    def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
+        """One draw of every named observation for each particle, where the target knows how to draw them."""
+        return {}
 
     def bind(self: Target, particle: PyTree) -> Target:
         """The same target on the space of `particle`, one particle's pytree."""
@@ -138,7 +168,7 @@ class LogDensity(AbstractTarget):
 
     function: Any
     support: PyTree = eqx.field(default=None, kw_only=True)
-    space: Space | None = eqx.field(default=None, kw_only=True)
+    space: AbstractSpace | None = eqx.field(default=None, kw_only=True)
     power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
     shared: PyTree = eqx.field(default=None, kw_only=True)
 
@@ -189,7 +219,7 @@ class Posterior(AbstractTarget):
     log_likelihood: Any
     num_data: Any = eqx.field(converter=as_number)
     support: PyTree = eqx.field(default=None, kw_only=True)
-    space: Space | None = eqx.field(default=None, kw_only=True)
+    space: AbstractSpace | None = eqx.field(default=None, kw_only=True)
     power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
     shared: PyTree = eqx.field(default=None, kw_only=True)
 

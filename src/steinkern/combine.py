@@ -1,0 +1,53 @@
+"""Many results as one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .result import History, Result, Status
+
+
+def combine(results: Sequence[Any]) -> Result:
+    """The particles of several results of one target as one result, such as runs from different first particles.
+
+    The combined result predicts, summarises and starts another `fit` like any other; that fit begins with a fresh
+    sampler's state. It has no history, since its runs have one each. Its status is the worst of theirs.
+
+    Args:
+        results: at least one; their parameters, constraints and shared parameters must agree.
+    """
+    results = list(results)
+    if not results:
+        raise ValueError("`results` must hold at least one result, got none.")
+    for i, result in enumerate(results):
+        if not isinstance(result, Result):
+            raise ValueError(f"`results` must hold results of `fit`, got {type(result).__name__} at place {i}.")
+        if not eqx.tree_equal(result.target.space, results[0].target.space):
+            raise ValueError(
+                f"`results` must be of one target: the parameters at place {i}, their shapes, precision or constraints "
+                "differ from the first result's."
+            )
+        if not eqx.tree_equal(result.shared, results[0].shared):
+            raise ValueError(
+                f"`results` must share their shared parameters: those at place {i} differ from the first result's, and "
+                "particles mean nothing beside another network. Predict with each, and average."
+            )
+    first = results[0]
+    none = np.zeros(0)
+    status = max((result.status for result in results), key=list(Status).index)
+    words = ", ".join(f"{result.num_steps} steps, {result.status.value}" for result in results)
+    return replace(
+        first,
+        particles=jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *[result.particles for result in results]),
+        points=jnp.concatenate([result.points for result in results]),
+        status=status,
+        message=f"combined from {len(results)} results ({words}).",
+        num_steps=max(result.num_steps for result in results),
+        history=History(np.zeros(0, int), none, none, none, None),
+        loop=None,
+    )

@@ -1,0 +1,83 @@
+"""Samplers in the shape of BlackJAX's: `init` and `step`, for loops written around that library."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+from .._types import Batch, Key, LogDensityFunction, PyTree
+from ..particles import check_particles
+from ..sampler import AbstractSampler, Info
+from ..target import AbstractTarget, as_target
+
+
+class SamplingAlgorithm(NamedTuple):
+    """What BlackJAX's loops ask for: `init(position)` gives a state, `step(key, state)` the next one and its info."""
+
+    init: Callable[..., "ParticleState"]
+    step: Callable[[Key, "ParticleState"], tuple["ParticleState", Info]]
+
+
+class ParticleState(NamedTuple):
+    """The particles, and what the sampler remembers."""
+
+    position: PyTree
+    """The particles in the parameters' own coordinates, particle axis first."""
+    inner: Any
+
+
+def as_blackjax(
+    target: AbstractTarget | LogDensityFunction,
+    sampler: Any,
+    data: Batch = None,
+    *,
+    batch_size: int | None = None,
+) -> SamplingAlgorithm:
+    """A sampler on a target as a BlackJAX sampling algorithm; BlackJAX itself is not needed.
+
+    ```python
+    algorithm = steinkern.as_blackjax(log_density, steinkern.svgd())
+    state = algorithm.init(particles)
+    state, info = jax.jit(algorithm.step)(key, state)      # state.position are the particles
+    ```
+
+    `blackjax.util.run_inference_algorithm` takes it as it takes its own. Steps with the keys `fold_in(key, t)` for
+    t = 0, 1, … are those of `fit(key, ...)`. Nothing here stops at numbers that are not finite: `fit` does.
+
+    Args:
+        target: as for `fit`.
+        sampler: such as `svgd()`.
+        data: as for `fit`. They are part of the compiled step here: other data compile anew.
+        batch_size: as for `fit`.
+    """
+    if not isinstance(sampler, AbstractSampler):
+        raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
+    whole = as_target(target)
+    rows = jax.tree.map(jnp.asarray, data)
+    whole.check_data(rows, batch_size)
+
+    def bound(position: PyTree) -> AbstractTarget:
+        return whole.bind(jax.tree.map(lambda leaf: leaf[0], position))
+
+    def init(position: PyTree, rng_key: Any = None) -> ParticleState:
+        """The state before the first step; the key, which BlackJAX's loops give, is not needed."""
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(position)):
+            check_particles(position)
+        position = jax.tree.map(jnp.asarray, position)
+        own = bound(position)
+        assert own.space is not None
+        points = jax.vmap(own.space.unconstrain)(position)
+        sampler.check(points)
+        return ParticleState(position, sampler.init(own, points, own.batch(rows, batch_size)))
+
+    def step(rng_key: Key, state: ParticleState) -> tuple[ParticleState, Info]:
+        """One step of the sampler, on a fresh minibatch where there are minibatches."""
+        own = bound(state.position)
+        assert own.space is not None
+        batch_key, sampler_key = jr.split(rng_key)
+        inner, info = sampler.step(sampler_key, state.inner, own, own.batch(rows, batch_size, batch_key))
+        return ParticleState(jax.vmap(own.space.constrain)(inner.points), inner), info
+
+    return SamplingAlgorithm(init, step)

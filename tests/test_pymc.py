@@ -1,0 +1,126 @@
+"""PyMC models as targets: PyMC's own density, exact means, draws from prior and predictive, and clear refusals."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy import stats
+
+import steinkern as sk
+
+try:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyMC's own imports are deprecated by PyTensor here and there
+        import pymc as pm
+
+        from_model = sk.interop.pymc.from_model
+except ModuleNotFoundError:
+    pytest.skip("needs PyMC: pip install 'steinkern[pymc]'", allow_module_level=True)
+
+pytestmark = [pytest.mark.usefixtures("quickly"), pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc")]
+
+Y = np.array([0.3, -1.0, 2.0, 0.7])
+
+
+@pytest.fixture(scope="module")
+def model():
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        pm.Dirichlet("weights", np.ones(3))
+        pm.Uniform("share", 0.0, scale)
+        cuts = pm.Normal("cuts", 0.0, 1.0, shape=2, transform=pm.distributions.transforms.ordered, initval=[-1, 1])
+        pm.Deterministic("gap", cuts[1] - cuts[0])
+        pm.Normal("y", cuts[0], scale, observed=Y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def target(model):
+    return from_model(model)
+
+
+def gamma():
+    return pm.Gamma("x", 3.0, 1.0)
+
+
+def exponential():
+    return pm.Exponential("x", 1.0)
+
+
+@pytest.mark.parametrize(("variable", "mean"), [(gamma, 3.0), (exponential, 1.0)])
+def test_constrained_variables_have_the_right_mean(variable, mean, key):
+    with pm.Model() as model:
+        variable()
+    target = from_model(model)
+    result = sk.fit(key, target, sk.svgd(), target.prior(key, 50), num_steps=500)
+    # Without the log-Jacobian the means would be 2 and 0.
+    assert float(result.particles["x"].mean()) == pytest.approx(mean, abs=0.04)
+
+
+def test_the_density_is_that_of_the_distributions_with_the_jacobian(target, key):
+    point = jr.normal(key, (target.space.layout.size,))
+    values = {name: np.asarray(value) for name, value in target.constrain(point).items()}
+    scale, cuts = values["scale"], values["cuts"]
+    joint = stats.halfnorm.logpdf(scale) + stats.dirichlet(np.ones(3)).logpdf(values["weights"])
+    joint += -np.log(scale) + stats.norm.logpdf(cuts).sum() + stats.norm(cuts[0], scale).logpdf(Y).sum()
+    # The Jacobian by brute force: all coordinates but the last, dependent, weight.
+    jacobian = jax.jacfwd(lambda u: jnp.concatenate([
+        jnp.atleast_1d(v)[: 2 if name == "weights" else None] for name, v in target.constrain(u).items()
+    ]))(point)  # fmt: skip
+    log_jacobian = np.linalg.slogdet(np.asarray(jacobian))[1]
+    np.testing.assert_allclose(target.log_density(point), joint + log_jacobian, rtol=1e-9)
+    np.testing.assert_allclose(target.space.log_jacobian(point), log_jacobian, rtol=1e-9)
+
+
+def test_constraining_undoes_unconstraining_where_bounds_depend_on_variables(target, key):
+    draws = target.prior(key, 20)
+    assert np.all(np.asarray(draws["share"]) < np.asarray(draws["scale"]))
+    space = target.space
+    again = jax.jit(jax.vmap(lambda particle: space.constrain(space.unconstrain(particle))))(draws)
+    for name in ("scale", "weights", "share"):
+        np.testing.assert_allclose(again[name], draws[name], rtol=1e-7, err_msg=name)
+
+
+def test_deterministics_observations_and_predictive_draws_have_their_names(target, key):
+    draws = target.prior(key, 3)
+    particles = {**draws, "cuts": jnp.array([[0.0, 1.0], [1.0, 3.0], [5.0, 9.0]]), "scale": jnp.full(3, 1e-6)}
+    sites = target.sites(particles)
+    assert set(sites) == {*draws, "gap"}
+    np.testing.assert_allclose(sites["gap"], [1.0, 2.0, 4.0])
+    np.testing.assert_array_equal(target.observed()["y"], Y)
+    predicted = target.predictive(key, particles)["y"]
+    np.testing.assert_allclose(predicted, np.repeat([[0.0], [1.0], [5.0]], 4, axis=1), atol=1e-4)
+    assert not np.array_equal(predicted, target.predictive(jr.fold_in(key, 1), particles)["y"])
+
+
+def test_first_particles_are_draws_from_the_prior(key):
+    with pm.Model() as model:
+        gamma()
+    draws = np.asarray(from_model(model).prior(key, 500)["x"])
+    assert stats.kstest(draws, stats.gamma(3).cdf).pvalue > 1e-3
+
+
+def test_models_that_cannot_be_targets_are_refused_in_one_line():
+    with pm.Model() as discrete:
+        pm.Poisson("count", 1.0)
+        gamma()
+    with pm.Model() as observed:
+        pm.Normal("y", 0.0, 1.0, observed=Y)
+    for model, message in (
+        (discrete, "continuous free variables, but 'count' is discrete: .*pymc.Mixture"),
+        (observed, "at least one free variable, got none"),
+        (gamma, "`model` must be a `pymc.Model`, got <function"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            from_model(model)
+        assert "\n" not in str(error.value)
+
+
+def test_particles_outside_the_support_are_refused_by_name(key):
+    with pm.Model() as model:
+        gamma()
+    with pytest.raises(ValueError, match="x has values outside what the model allows"):
+        sk.fit(key, from_model(model), sk.svgd(), {"x": jnp.array([1.0, -1.0])}, num_steps=1)
