@@ -24,7 +24,7 @@ def python_blocks(page: Path) -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S))
 
 
-def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, capsys):
+def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, quickly, capsys):
     names: dict = {}
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         exec(compile(python_blocks(ROOT / "README.md"), "README.md", "exec"), names)

@@ -75,7 +75,7 @@ def test_long_corpora_have_a_handful_of_buckets():
     assert task.buckets[-1] == corpus.lengths.max()
 
 
-@pytest.mark.parametrize("method", ["mixture", "point"])
+@pytest.mark.parametrize("method", ["mixture"])
 def test_methods_learn_the_generated_corpus(method):
     corpus, vectors = generated()
     task = prepare(corpus, vectors, (0, 1))
