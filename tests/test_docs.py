@@ -36,6 +36,7 @@ def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, 
     assert float(printed.split()[-1]) == pytest.approx(3.0, abs=0.05)
     assert float(names["noise"]) == pytest.approx(0.12, abs=0.02)
     assert names["result"].status is sk.Status.FINISHED
+    # As printed; another machine's float32 takes another path.
     assert float(names["accuracy"]) == pytest.approx(0.99, abs=0.02)
 
 

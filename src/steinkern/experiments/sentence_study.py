@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,8 @@ def build(method: Method, step_size: Any, num_data: int) -> AbstractSampler:
     check_choice("method", method, METHODS)
     check_positive("step_size", step_size)
     rest = optax.adam(NETWORK_RATE)
-    labels: Any = Network(*["words", "rest", "rest", "rest", "rest", None])  # type: ignore[arg-type]
+    # A name in place of every array: optax takes a tree of labels of the same structure.
+    labels = Network(*cast(Any, ["words", "rest", "rest", "rest", "rest", None]))
     shared = optax.partition({"words": optax.adam(WORD_RATE * NETWORK_RATE), "rest": rest}, labels)
     return half_bayesian(_particle_sampler(method, jnp.asarray(step_size, jnp.float32), num_data), shared)
 
