@@ -1,6 +1,7 @@
 """Strict numerics for every test: double precision, no implicit promotion of types or ranks, seeds from test names."""
 
 import zlib
+from contextlib import contextmanager
 
 import jax
 import jax.random as jr
@@ -14,9 +15,18 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 @pytest.fixture
 def quickly():
     """Compile without much optimisation: where programs run once or twice, compiling is all their time."""
+    with compiled_quickly():
+        yield
+
+
+@contextmanager
+def compiled_quickly():
+    """The same for fixtures that outlive a test."""
     jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from steinkern import cli
+from tests.conftest import compiled_quickly
 
 
 def run(*arguments: str):
@@ -29,7 +30,8 @@ def test_version_is_printed():
 def quick_study(tmp_path_factory):
     directory = tmp_path_factory.mktemp("toy")
     options = ["--quick", "--seeds", "2", "--targets", "star,sine_released", "--out", str(directory)]
-    return run("reproduce", "toy", *options), directory
+    with compiled_quickly():
+        return run("reproduce", "toy", *options), directory
 
 
 def test_quick_study_prints_a_table_and_says_where_the_page_is(quick_study):

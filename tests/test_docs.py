@@ -24,7 +24,7 @@ def python_blocks(page: Path) -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S))
 
 
-def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, capsys):
+def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, quickly, capsys):
     names: dict = {}
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         exec(compile(python_blocks(ROOT / "README.md"), "README.md", "exec"), names)
@@ -37,6 +37,7 @@ def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, 
     assert float(names["bayes"].particles["slope"].mean()) == pytest.approx(1.5, abs=0.1)
     assert float(names["noise"]) == pytest.approx(0.12, abs=0.02)
     assert names["result"].status is sk.Status.FINISHED
+    # As printed; another machine's float32 takes another path.
     assert float(names["accuracy"]) == pytest.approx(0.99, abs=0.02)
 
 

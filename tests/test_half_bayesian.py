@@ -77,7 +77,8 @@ def test_particles_follow_the_conditional_and_the_rest_its_best_value(sampler, k
     mode = jnp.linalg.solve(precision, x.T @ y)
     np.testing.assert_allclose(result.shared["b"], mode[1], atol=2e-3)
     np.testing.assert_allclose(jnp.mean(result.particles["a"]), mode[0], atol=2e-3)
-    # The spread is that of a given b, not the wider marginal one: what a half-Bayesian posterior leaves out.
+    # The spread is that of a given b, not the wider marginal one: what a half-Bayesian posterior leaves out. Thirty
+    # particles of SVGD are narrower by some percent.
     assert jnp.std(result.particles["a"]) * jnp.sqrt(precision[0, 0]) == pytest.approx(1, abs=0.12)
     assert result.particles["b"] is None
 
@@ -194,7 +195,9 @@ def test_kfac_of_the_particles_sees_what_is_shared(key):
         "out": eqx.filter_vmap(lambda k: eqx.nn.Linear(3, 2, key=k))(keys),
     }
     particles, shared = sk.split(parameters, "out")
-    model = lambda p, x: p["out"](jnp.tanh(p["net"](x)))  # noqa: E731
+
+    def model(p, x):
+        return p["out"](jnp.tanh(p["net"](x)))
 
     def log_likelihood(p, x):
         return sk.Gaussian().log_prob(model(p, x), jnp.zeros(2))
@@ -213,7 +216,9 @@ def test_kfac_of_the_particles_sees_what_is_shared(key):
 
 
 def test_what_cannot_be_told_or_kept_is_refused(key):
-    density = lambda p: -0.5 * jnp.sum(p["x"] ** 2) - 0.5 * (p["v"] - 100) ** 2  # noqa: E731
+    def density(p):
+        return -0.5 * jnp.sum(p["x"] ** 2) - 0.5 * (p["v"] - 100) ** 2
+
     particles, shared = sk.split({"x": jr.normal(key, (4, 1)), "v": jnp.zeros(())}, "x")
     sampler = sk.half_bayesian(sk.svgd(), optax.sgd(1e-3))
     with pytest.raises(ValueError, match="`tolerance` has no meaning for HalfBayesian"):

@@ -101,7 +101,7 @@ def test_dropout_is_unbiased_and_needs_a_key(network, key):
     # Without inputs nothing but the last mask is random, and its mean is 1.
     deaf = network._replace(inputs=jnp.zeros_like(network.inputs))
     masked = jax.vmap(lambda k: features(deaf, example._replace(key=k), 0.3))(jr.split(key, 2000))
-    np.testing.assert_allclose(jnp.mean(masked, axis=0), features(deaf, example), rtol=0.1)
+    np.testing.assert_allclose(jnp.mean(masked, axis=0), features(deaf, example), rtol=0.1)  # 2000 masks: 1.5 %
 
 
 def test_fisher_of_the_output_weights_is_the_expected_outer_product_of_gradients(network, key):

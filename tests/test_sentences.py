@@ -15,6 +15,7 @@ from steinkern.experiments.sentence_study import (
     METHODS,
     Measured,
     Scores,
+    Setting,
     best_check,
     build,
     predictive_scores,
@@ -75,11 +76,11 @@ def test_long_corpora_have_a_handful_of_buckets():
     assert task.buckets[-1] == corpus.lengths.max()
 
 
-@pytest.mark.parametrize("method", ["mixture", "point"])
+@pytest.mark.parametrize("method", ["mixture"])
 def test_methods_learn_the_generated_corpus(method):
     corpus, vectors = generated()
     task = prepare(corpus, vectors, (0, 1))
-    checks, measured = run_folds(method, np.full((1, 2), 3e-3), task, epochs=6)
+    checks, measured = run_folds(method, [Setting([3e-3] * 2, [0.1] * 2)], task, epochs=6)
     assert len(checks) == measured.test_now.error.shape[-1]
     kept = stopped(method, measured)
     assert kept.test.error.shape == (1, 2)
@@ -88,11 +89,10 @@ def test_methods_learn_the_generated_corpus(method):
 
 def test_runs_depend_neither_on_other_runs_nor_on_other_folds():
     corpus, vectors = generated(80)
-    both = run_folds("vanilla", np.array([[1e-3, 1e-3], [1e-2, 1e-2]]), prepare(corpus, vectors, (0, 1)), 1)[1]
-    alone = run_folds("vanilla", np.array([[1e-2]]), prepare(corpus, vectors, (1,)), 1)[1]
-    np.testing.assert_allclose(
-        both.validation_now.log_likelihood[1, 1], alone.validation_now.log_likelihood[0, 0], rtol=1e-4
-    )
+    both = run_folds("vanilla", [Setting([size] * 2) for size in (1e-3, 1e-2)], prepare(corpus, vectors, (0, 1)), 1)[1]
+    alone = run_folds("vanilla", [Setting([1e-2])], prepare(corpus, vectors, (1,)), 1)[1]
+    found, expected = both.validation_now.log_likelihood[1, 1], alone.validation_now.log_likelihood[0, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)  # float32
     assert not np.allclose(both.test_now.log_likelihood[0], both.test_now.log_likelihood[1])
 
 
@@ -109,7 +109,7 @@ def test_early_stopping_takes_the_best_finite_validation_check():
 
 def test_the_averaged_readout_averages_probabilities():
     corpus, vectors = generated(80)
-    _, measured = run_folds("point", np.array([[1e-2]]), prepare(corpus, vectors, (0,)), 1)
+    _, measured = run_folds("point", [Setting([1e-2])], prepare(corpus, vectors, (0,)), 1)
     np.testing.assert_allclose(
         measured.test_now.log_likelihood[0, 0, 0], measured.test_averaged.log_likelihood[0, 0, 0]
     )
@@ -140,7 +140,7 @@ def test_one_fold_has_no_standard_error_and_no_false_verdict():
 
 def test_step_sizes_that_are_none_are_refused():
     with pytest.raises(ValueError, match="`step_size` must be positive"):
-        build("vanilla", 0.0, 10)
+        build("vanilla", 0.0, 1.0, 10)
 
 
 def finished(error: float, spread: float = 0.01) -> Finished:
@@ -178,15 +178,21 @@ def test_quick_mode_runs_end_to_end_and_goes_on_where_it_stopped(tmp_path, small
 
 
 def test_search_keeps_validation_alone_and_chooses_for_every_fold(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(sentences, "STEP_SIZES", (1e-3, 1e-2))
+    monkeypatch.setattr(sentence_study, "STEP_SIZES", (1e-3, 1e-2))
     monkeypatch.setattr(sentences, "EPOCHS", 1)
     sentences.search(("generated",), tmp_path, methods=("vanilla",), progress=lambda text: None)
     log = json.loads((tmp_path / "search.json").read_text())["generated/vanilla"]
     assert np.shape(log["result"]) == (2, 10)
     winners = json.loads((tmp_path / "settings.json").read_text())["winners"]["generated"]["vanilla"]
-    assert winners == [(1e-3, 1e-2)[i] for i in np.argmax(log["result"], axis=0)]
-    with pytest.raises(ValueError, match="no step size"):
-        sentences.choose([[None, -1.0], [None, -2.0]])
+    assert winners == {"step_size": [(1e-3, 1e-2)[i] for i in np.argmax(log["result"], axis=0)]}
+
+
+def test_every_fold_gets_the_setting_of_its_own_best_validation():
+    settings = [Setting([size] * 3, [damping] * 3) for size, damping in [(0.1, 1.0), (0.2, 1.0), (0.1, 2.0)]]
+    chosen = sentences.choose(settings, [[None, -1.0, -3.0], [-2.0, -2.0, -2.0], [-3.0, -3.0, -1.0]])
+    assert chosen == Setting([0.2, 0.1, 0.1], [1.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match="no setting"):
+        sentences.choose([Setting([0.1, 0.1])] * 2, [[None, -1.0], [None, -2.0]])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +204,8 @@ def test_search_keeps_validation_alone_and_chooses_for_every_fold(tmp_path, smal
         (["--data", "nowhere"], "docs/data.md"),
         (["--quick", "--tune"], "exclude each other"),
         (["--settings", "nowhere.json"], "`--settings` nowhere.json cannot be read"),
-        (["--settings", "few.json"], "there must be 10 step sizes"),
+        (["--settings", "few.json"], "there must be 10 of step_size, one a fold"),
+        (["--settings", "bare.json"], "mixture has a damping"),
         (["--quick", "--jobs", "0"], "`jobs` must be a whole number"),
         (["--quick", "--datasets", "mr"], "`--quick` runs on a generated corpus"),
         (["--tune", "--folds", "2"], "`--tune` searches settings for all folds"),
@@ -206,7 +213,8 @@ def test_search_keeps_validation_alone_and_chooses_for_every_fold(tmp_path, smal
 )
 def test_bad_input_is_one_line_and_a_non_zero_exit(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("few.json").write_text('{"winners": {"mr": {"vanilla": [0.1]}}}')
+    Path("few.json").write_text('{"winners": {"mr": {"vanilla": {"step_size": [0.1]}}}}')
+    Path("bare.json").write_text('{"winners": {"mr": {"mixture": {"step_size": [0.1]}}}}')
     monkeypatch.setattr(sys, "argv", ["steinkern", "reproduce", "sentences", *options])
     with pytest.raises(SystemExit) as error:
         cli.main()
@@ -224,6 +232,15 @@ def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_rec
     for name in sentences.TEXTS:
         assert set(folds[name]) == set("0123456789")
         for method in METHODS:
-            piece = search[f"{name}/{method}"]
-            assert piece["made_from"]["step_sizes"] == [[size] * 10 for size in sentence_study.STEP_SIZES]
-            assert recorded[name][method] == reported[name][method] == sentences.choose(piece["result"])
+            pieces = [
+                search[f"{name}/{method}" + (f"/damping {own[0].damping[0]:g}" if own[0].damping else "")]
+                for own in sentence_study.grid(method)
+            ]
+            settings = [Setting(**own) for piece in pieces for own in piece["made_from"]["settings"]]
+            assert settings == [
+                Setting(list(s.step_size), s.damping and list(s.damping))
+                for own in sentence_study.grid(method)
+                for s in own
+            ]
+            chosen = sentences.choose(settings, [run for piece in pieces for run in piece["result"]])
+            assert recorded[name][method] == reported[name][method] == sentences._as_json(chosen)

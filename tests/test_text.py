@@ -88,7 +88,7 @@ def test_tables_stand_side_by_side_at_one_scale_and_missing_words_are_drawn(tmp_
     assert known == [2, 2]
     scale = ENTRY_SCALE / np.sqrt(np.mean(np.arange(1, 7) ** 2))
     np.testing.assert_allclose(found[400], scale * np.array([4, 5, 6, 4, 5, 6]), rtol=1e-6)
-    assert np.sqrt(np.mean(found[:400] ** 2)) == pytest.approx(ENTRY_SCALE, rel=0.05)
+    assert np.sqrt(np.mean(found[:400] ** 2)) == pytest.approx(ENTRY_SCALE, rel=0.05)  # 2400 draws: 1.4 %
     np.testing.assert_array_equal(found, word_vectors(words, [first, second])[0])
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -261,6 +261,6 @@ def _read_settings(path: Path | None) -> dict[str, Setting]:
     """The settings by method; those that come with the package where no file is given."""
 
     def check(winners: Mapping[str, Any]) -> dict[str, Setting]:
-        return {name: checked(name, Setting(**own)) for name, own in winners.items()}  # type: ignore[arg-type]
+        return {name: checked(cast(Method, name), Setting(**own)) for name, own in winners.items()}  # it refuses others
 
     return read_winners(path, "covtype_settings.json", check)

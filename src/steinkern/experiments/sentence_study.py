@@ -11,16 +11,17 @@ At every check the particles predict the validation and the test rows. Early sto
 validation log-likelihood, for two readouts: "now", the particles of that check, and "averaged", a running average of
 the predictive probabilities over the checks up to it (the released code of the paper averages over its checks too).
 
-A method's step size is chosen for every fold by itself, on the validation part of its training rows, over one grid for
-all methods; no fold's choice sees its test rows. Dropout, the network's step sizes and the readout's average were
-settled with the point estimate on validation rows of three folds, which are test rows of other folds.
+A method's step size, and the damping of the metric where there is one, are chosen for every fold by itself, on the
+validation part of its training rows, over one grid for all methods; no fold's choice sees its test rows. Dropout, the
+network's step sizes and the readout's average were settled with the point estimate on validation rows of three folds,
+which are test rows of other folds.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,7 @@ from .text import Part, Sentences, bucketed, buckets_for, cross_validation
 
 Method: TypeAlias = Literal["sgld", "psgld", "vanilla", "average", "mixture", "point"]
 METHODS: tuple[Method, ...] = ("sgld", "psgld", "vanilla", "average", "mixture", "point")
+PRECONDITIONED = ("average", "mixture")
 NUM_PARTICLES = 10
 BATCH_SIZE = 50
 EPOCHS = 12
@@ -56,14 +58,41 @@ DROPOUT = 0.5
 NETWORK_RATE = 0.003
 WORD_RATE = 0.1
 """The word vectors' step size over that of the other shared parameters."""
-STEP_SIZES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 3e-1)
+STEP_SIZES = (1e-4, 1e-3, 1e-2, 1e-1)
 """The particles' step sizes that are searched, for every method."""
-DAMPING = 0.01
+DAMPINGS = (0.01, 0.1, 1.0)
+"""The dampings of the metric that are searched, where there is one."""
 AVERAGING = 0.9
 """ρ of the running average over checks, ρ_t = min(1 − 1/t, ρ)."""
 _CURVATURE = {"decay": 0.95, "refresh_every": 10, "measure_every": 5}
 _BINS = 15
 _MANY = 1000  # sentences, from which on a program for each of several lengths is worth compiling
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method's choices, one for every fold: the particles' step size, and the metric's damping where there is one."""
+
+    step_size: Sequence[float]
+    damping: Sequence[float] | None = None
+
+
+def checked(setting: Setting, method: str) -> Setting:
+    """The setting itself, if its numbers are possible ones of the method."""
+    if (setting.damping is not None) != (method in PRECONDITIONED):
+        raise ValueError(f"{method} has {'a' if method in PRECONDITIONED else 'no'} damping")
+    for name, values in asdict(setting).items():
+        if values is not None:
+            check_positive(name, values)
+            if np.shape(values) != (FOLDS,):
+                raise ValueError(f"there must be {FOLDS} of {name}, one a fold, got {values}")
+    return setting
+
+
+def grid(method: Method) -> list[list[Setting]]:
+    """The settings that are searched: for every damping all step sizes, the same on all folds."""
+    dampings = [(damping,) * FOLDS for damping in DAMPINGS] if method in PRECONDITIONED else [None]
+    return [[Setting((size,) * FOLDS, damping) for size in STEP_SIZES] for damping in dampings]
 
 
 @dataclass(frozen=True)
@@ -87,7 +116,7 @@ class Task:
         """What a run does beyond its setting: a result is that of another run where any of this is another."""
         own = self.sentences
         sizes = {"particles": NUM_PARTICLES, "batch_size": min(BATCH_SIZE, self.num_train), "units": UNITS}
-        network = {"dropout": DROPOUT, "network_rate": NETWORK_RATE, "word_rate": WORD_RATE, "damping": DAMPING}
+        network = {"dropout": DROPOUT, "network_rate": NETWORK_RATE, "word_rate": WORD_RATE}
         readout = {"checks_per_epoch": CHECKS_PER_EPOCH, "averaging": AVERAGING}
         data = fingerprint(own.tokens, own.lengths, own.labels, self.vectors, self.fold_of)
         return {
@@ -116,17 +145,19 @@ def prepare(sentences: Sentences, vectors: Float[np.ndarray, "vocabulary width"]
     return Task(sentences, vectors, fold_of, tuple(folds), tuple(buckets), sizes / sizes.sum(), least, *parts)
 
 
-def build(method: Method, step_size: Any, num_data: int) -> AbstractSampler:
-    """The sampler of a method. The step size may be traced, so that many of them run at once."""
+def build(method: Method, step_size: Any, damping: Any, num_data: int) -> AbstractSampler:
+    """The sampler of a method. Step size and damping may be traced, so that many of them run at once."""
     check_choice("method", method, METHODS)
     check_positive("step_size", step_size)
+    check_positive("damping", damping)
     rest = optax.adam(NETWORK_RATE)
-    labels: Any = Network(*["words", "rest", "rest", "rest", "rest", None])  # type: ignore[arg-type]
+    # A name in place of every array: optax takes a tree of labels of the same structure.
+    labels = Network(*cast(Any, ["words", "rest", "rest", "rest", "rest", None]))
     shared = optax.partition({"words": optax.adam(WORD_RATE * NETWORK_RATE), "rest": rest}, labels)
-    return half_bayesian(_particle_sampler(method, jnp.asarray(step_size, jnp.float32), num_data), shared)
+    return half_bayesian(_particle_sampler(method, jnp.asarray(step_size, jnp.float32), damping, num_data), shared)
 
 
-def _particle_sampler(method: Method, size: Array, num_data: int) -> AbstractSampler:
+def _particle_sampler(method: Method, size: Array, damping: Any, num_data: int) -> AbstractSampler:
     if method in ("sgld", "psgld"):
         return (sgld if method == "sgld" else psgld)(size / num_data)
     optimiser = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(size))
@@ -135,7 +166,7 @@ def _particle_sampler(method: Method, size: Array, num_data: int) -> AbstractSam
     if method == "vanilla":
         return svgd(optimiser=optimiser)
     curvature = Fisher(partial(logits, dropout=DROPOUT), Categorical())
-    settings: dict[str, Any] = {"curvature": curvature, "optimiser": optimiser, "damping": DAMPING, **_CURVATURE}
+    settings: dict[str, Any] = {"curvature": curvature, "optimiser": optimiser, "damping": damping, **_CURVATURE}
     if method == "average":
         return matrix_svgd("average", **settings)
     return matrix_svgd("mixture", temperature=Median(), weighting="no_determinant", **settings)
@@ -205,6 +236,7 @@ def trial(
     schedule: Key,
     method: Method,
     step_size: Any,
+    damping: Any,
     task: Task,
     arrays: Arrays,
     train: Rows,
@@ -224,7 +256,7 @@ def trial(
     ).bind(jax.tree.map(lambda leaf: leaf[0], particles))  # fmt: skip
     assert target.space is not None
     points = jax.vmap(target.space.unconstrain)(particles)
-    sampler = build(method, step_size, number)
+    sampler = build(method, step_size, damping, number)
     batch_size = min(BATCH_SIZE, number)
 
     def batch(bucket: int, batch_key: Key) -> Example:
@@ -284,13 +316,13 @@ def _labels_and_weights(arrays: Arrays, part: Rows) -> tuple[Array, Array]:
 
 
 def run_folds(
-    method: Method, step_sizes: Float[np.ndarray, "runs folds"], task: Task, epochs: int | None = None
+    method: Method, settings: Sequence[Setting], task: Task, epochs: int | None = None
 ) -> tuple[list[int], Measured]:
     """All folds of several runs under one `vmap`: the checks in steps, and scores (runs, folds, checks).
 
     Args:
         method: which sampler.
-        step_sizes: of the particles, for every run and every fold of the task.
+        settings: of every run, with a value for every fold of the task.
         task: sentences, vectors and folds.
         epochs: how long, in passes over the training rows; `EPOCHS` by default.
     """
@@ -299,17 +331,19 @@ def run_folds(
     checks = max(1, round((EPOCHS if epochs is None else epochs) * per_epoch / steps))
 
     @jax.jit
-    def run(sizes: Array, folds: Array, arrays: Arrays, parts: Any) -> Measured:
-        def one(size: Array, fold: Array, own_parts: Any) -> Measured:
+    def run(sizes: Array, dampings: Array, folds: Array, arrays: Arrays, parts: Any) -> Measured:
+        def one(size: Array, damping: Array, fold: Array, own_parts: Any) -> Measured:
             key = jr.fold_in(jr.key(0), fold)
             train, validation, test = own_parts
             schedule = jr.key(1)
-            return trial(key, schedule, method, size, task, arrays, train, validation, test, checks, steps)
+            return trial(key, schedule, method, size, damping, task, arrays, train, validation, test, checks, steps)
 
-        return jax.vmap(jax.vmap(one), (0, None, None))(sizes, folds, parts)
+        return jax.vmap(jax.vmap(one), (0, 0, None, None))(sizes, dampings, folds, parts)
 
     arrays, parts = _on_device(task)
-    found = run(jnp.asarray(step_sizes, jnp.float32), jnp.asarray(task.folds), arrays, parts)
+    sizes = jnp.array([setting.step_size for setting in settings], jnp.float32)
+    dampings = jnp.array([setting.damping or (1.0,) * len(task.folds) for setting in settings], jnp.float32)
+    found = run(sizes, dampings, jnp.asarray(task.folds), arrays, parts)
     return [steps * (i + 1) for i in range(checks)], jax.tree.map(np.asarray, found)
 
 

@@ -14,8 +14,8 @@ CAPTION = (
     "bidirectional GRU with 50 units each way over fine-tuned word vectors, which are not the paper's: subsets of "
     "word2vec (GoogleNews, 300-d) and GloVe 6B (100-d and 50-d) side by side, where the paper's code has all of "
     "GoogleNews. The output weights are ten particles; the samplers' predictive probabilities are a running average "
-    "over the checks at which early stopping looks, the point estimate is one network at its best check. Step sizes "
-    "and stopping were chosen on a tenth of every fold's training rows."
+    "over the checks at which early stopping looks, the point estimate is one network at its best check. Step sizes, "
+    "dampings and stopping were chosen on a tenth of every fold's training rows."
 )
 METRICS = {
     "error": ("Test error, %", 1, 2),

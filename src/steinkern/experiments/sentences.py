@@ -1,26 +1,30 @@
 """`steinkern reproduce sentences`: Table 2, from settings to tables and figures."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import plot
-from .._types import check_positive
 from .datasets import data_directory
 from .journal import Journal
 from .pieces import AbstractPiece, former_winners, number_of_jobs, read_winners, run_pieces
 from .results import check_names, prepare_directory, rounded, write_json, write_results, write_text
 from .sentence_study import (
+    DAMPINGS,
     EPOCHS,
     FOLDS,
     METHODS,
+    PRECONDITIONED,
     READOUTS,
     STEP_SIZES,
     Method,
+    Setting,
     Task,
+    checked,
+    grid,
     prepare,
     run_folds,
     stopped,
@@ -29,7 +33,7 @@ from .sentence_table import CAPTION, Finished, Rows, rows_of, tables, verdicts
 from .text import TABLES, TEXTS, generated, load_sentences, word_vectors
 
 QUICK = "generated"
-_QUICK_EPOCHS, _QUICK_FOLDS, _QUICK_STEP = 10, 2, 3e-3
+_QUICK_EPOCHS, _QUICK_FOLDS, _QUICK_STEP, _QUICK_DAMPING = 10, 2, 3e-3, 0.1
 
 
 class Report(NamedTuple):
@@ -77,10 +81,9 @@ def reproduce(
     chosen = _read_settings(settings)
     names, folds = ((QUICK,), min(folds, _QUICK_FOLDS)) if quick else (names, folds)
     tasks, found = _tasks(names, data, vectors, folds)
+    winners = {name: {method: _setting(chosen, name, method, folds) for method in runs} for name in names}
     pieces = [
-        _Piece(
-            name, method, tasks[name], (_step_sizes(chosen, name, method, folds),), _QUICK_EPOCHS if quick else EPOCHS
-        )
+        _Piece(name, method, tasks[name], (winners[name][method],), _QUICK_EPOCHS if quick else EPOCHS)
         for name in names
         for method in runs
     ]
@@ -97,7 +100,8 @@ def reproduce(
         "quick": quick,
         "words_found": found,
         "step_sizes": STEP_SIZES,
-        "winners": {name: {m: _step_sizes(chosen, name, m, folds) for m in runs} for name in names},
+        "dampings": DAMPINGS,
+        "winners": {name: {method: _as_json(own) for method, own in rows.items()} for name, rows in winners.items()},
         "environment": journal.environments(),
     }
     write_results(directory / "results.json", "sentences", record, rows_of(finished))
@@ -124,41 +128,54 @@ def search(
     jobs: int | None = None,
     progress: Callable[[str], None] = print,
 ) -> None:
-    """Search the particles' step sizes, into search.json (resumed where it exists) and settings.json."""
+    """Search step sizes and dampings, into search.json (resumed where it exists) and settings.json."""
     runs = _methods(methods)
     tasks, _ = _tasks(names, data, vectors, FOLDS)
-    sizes = tuple((size,) * FOLDS for size in STEP_SIZES)
-    pieces = [_Search(name, method, tasks[name], sizes, EPOCHS) for name in names for method in runs]
+    pieces = {
+        (name, method): [_Search(name, method, tasks[name], settings, EPOCHS) for settings in grid(method)]
+        for name in names
+        for method in runs
+    }
     prepare_directory(directory)
     journal = Journal(directory / "search.json")
 
     winners = former_winners(directory / "settings.json")
 
     def say(piece: _Piece, done: Any) -> None:
-        progress(f"{piece.key}: {choose(done)}")
+        progress(f"{piece.key}: {choose(piece.settings, done).step_size}")
 
-    results = run_pieces(pieces, journal, number_of_jobs(jobs), say)
-    for piece in pieces:
-        winners.setdefault(piece.name, {})[piece.method] = choose(results[piece.key])
+    results = run_pieces([piece for own in pieces.values() for piece in own], journal, number_of_jobs(jobs), say)
+    for (name, method), own in pieces.items():
+        settings = [setting for piece in own for setting in piece.settings]
+        validation = [run for piece in own for run in results[piece.key]]
+        winners.setdefault(name, {})[method] = _as_json(choose(settings, validation))
     write_json(directory / "settings.json", {"winners": winners})
 
 
-def choose(validation: Sequence[Sequence[float | None]]) -> list[float]:
-    """For every fold the step size of the highest validation log-likelihood; `validation` is (step sizes, folds)."""
+def choose(settings: Sequence[Setting], validation: Sequence[Sequence[float | None]]) -> Setting:
+    """For every fold the values of the setting with its highest validation log-likelihood.
+
+    Args:
+        settings: those that ran.
+        validation: (settings, folds); None where a run had no finite one.
+    """
     values = np.array([[-np.inf if value is None else value for value in run] for run in validation], float)
     if np.any(np.all(np.isinf(values), axis=0)):
-        raise ValueError("no step size ended with a finite log-likelihood.")
-    return [STEP_SIZES[best] for best in np.argmax(values, axis=0)]
+        raise ValueError("no setting ended with a finite log-likelihood.")
+    best = list(enumerate(np.argmax(values, axis=0)))
+    sizes = [settings[which].step_size[fold] for fold, which in best]
+    dampings = [own[fold] for fold, which in best if (own := settings[which].damping) is not None]
+    return Setting(sizes, dampings or None)
 
 
 @dataclass(frozen=True)
 class _Piece(AbstractPiece):
-    """One dataset and method: several runs, each with a step size for every fold."""
+    """One dataset and method: several runs, each with a setting for every fold."""
 
     name: str
     method: Method
     task: Task
-    step_sizes: tuple[Sequence[float], ...]
+    settings: Sequence[Setting]
     epochs: int
 
     @property
@@ -168,11 +185,15 @@ class _Piece(AbstractPiece):
 
     @property
     def made_from(self) -> dict[str, Any]:
-        return {"step_sizes": self.step_sizes, "epochs": self.epochs, **self.task.protocol()}
+        return {
+            "settings": [_as_json(setting) for setting in self.settings],
+            "epochs": self.epochs,
+            **self.task.protocol(),
+        }
 
     def run(self) -> Any:
         """Of the first run: the checks, and the test scores of both readouts where early stopping stopped them."""
-        checks, measured = run_folds(self.method, np.array(self.step_sizes), self.task, self.epochs)
+        checks, measured = run_folds(self.method, self.settings, self.task, self.epochs)
         done: dict[str, Any] = {"checks": checks, "validation": rounded(stopped(self.method, measured).validation)}
         for readout in READOUTS:
             kept = stopped(self.method, measured, readout)
@@ -184,9 +205,14 @@ class _Piece(AbstractPiece):
 class _Search(_Piece):
     """The same for a search, which has no business with test scores."""
 
+    @property
+    def key(self) -> str:
+        damping = self.settings[0].damping
+        return super().key + ("" if damping is None else f"/damping {damping[0]:g}")
+
     def run(self) -> Any:
-        """The validation log-likelihoods, (step sizes, folds)."""
-        _, measured = run_folds(self.method, np.array(self.step_sizes), self.task, self.epochs)
+        """The validation log-likelihoods, (settings, folds)."""
+        _, measured = run_folds(self.method, self.settings, self.task, self.epochs)
         return rounded(stopped(self.method, measured).validation)
 
 
@@ -225,23 +251,25 @@ def _methods(names: Sequence[str]) -> list[Method]:
     return [method for method in METHODS if method in names]
 
 
-def _step_sizes(chosen: Mapping[str, Any], name: str, method: str, folds: int) -> list[float]:
+def _as_json(setting: Setting) -> dict[str, list[float]]:
+    return {name: list(values) for name, values in asdict(setting).items() if values is not None}
+
+
+def _setting(chosen: Mapping[str, Any], name: str, method: str, folds: int) -> Setting:
     if name == QUICK:
-        return [_QUICK_STEP] * folds
+        return Setting([_QUICK_STEP] * folds, [_QUICK_DAMPING] * folds if method in PRECONDITIONED else None)
     if method not in chosen.get(name, {}):
         raise ValueError(f"`--settings` holds none for {method} on {name}. Run `--tune` for them.")
-    return list(chosen[name][method][:folds])
+    return Setting(**{key: values[:folds] for key, values in _as_json(chosen[name][method]).items()})
 
 
-def _read_settings(path: Path | None) -> dict[str, dict[str, list[float]]]:
-    """Step sizes by dataset, method and fold; those that come with the package where no file is given."""
+def _read_settings(path: Path | None) -> dict[str, dict[str, Setting]]:
+    """By dataset and method; those that come with the package where no file is given."""
 
-    def check(winners: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
-        for methods in winners.values():
-            for sizes in methods.values():
-                check_positive("step_sizes", sizes)
-                if np.shape(sizes) != (FOLDS,):
-                    raise ValueError(f"there must be {FOLDS} step sizes, one a fold, got {sizes}")
-        return dict(winners)
+    def check(winners: Mapping[str, Any]) -> dict[str, dict[str, Setting]]:
+        return {
+            name: {method: checked(Setting(**values), method) for method, values in methods.items()}
+            for name, methods in winners.items()
+        }
 
     return read_winners(path, "sentence_settings.json", check)
