@@ -43,7 +43,8 @@ def test_combined_particles_are_those_of_all_results_in_order(results):
 
 
 def test_the_status_of_a_combination_is_the_worst(results):
-    broken = sk.fit(jr.key(0), TARGET, sk.svgd(optimiser=1e308), start(3), num_steps=5, throw=False)
+    endless = sk.svgd(optimiser=1e308)
+    broken = sk.fit(jr.key(0), TARGET, endless, start(3), num_steps=5, throw=False, longest_move=None)
     assert broken.status is sk.Status.DIVERGED
     assert sk.combine([results[0], broken, results[1]]).status is sk.Status.DIVERGED
 

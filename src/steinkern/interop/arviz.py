@@ -30,7 +30,7 @@ def _one_chain(group: Group) -> dict[str, np.ndarray]:
     return {name: np.asarray(value)[None] for name, value in group.items()}
 
 
-def _from_dict(groups: dict[str, dict[str, np.ndarray]]) -> Any:
+def _from_dict(groups: dict[str, Any]) -> Any:
     try:
         import arviz
 
