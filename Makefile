@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOWEST ?= .venv-lowest
 SOURCES := src tests benchmarks
 
-.PHONY: help setup demo test lint types contract tests test-lowest soak format bench clean
+.PHONY: help setup demo test lint types contract tests test-lowest soak format bench bench-gpu clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -13,6 +13,7 @@ help:
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
+	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
 	@echo "make format     format the code"
 
 $(VENV)/installed: pyproject.toml
@@ -62,6 +63,9 @@ $(LOWEST)/installed: pyproject.toml
 bench: setup
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python benchmarks/step_time.py
+
+bench-gpu: setup
+	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
 
 format: setup
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -83,6 +83,8 @@ CONSTRUCTIONS = {
     ),
     "own share": (lambda: sk.matrix_svgd(**MIXTURE, own_share=2.0), "`own_share`", "between 0 and 1", "2.0"),
     "temperature": (lambda: sk.matrix_svgd(**MIXTURE, temperature=0.0), "`temperature`", "positive", "0.0"),
+    "backend": (lambda: sk.Isotropic(sk.RBF(), backend="cuda"), "`backend`", "'tiled'", "'cuda'"),
+    "precision": (lambda: sk.Isotropic(sk.RBF(), precision="half"), "`precision`", "'fastest'", "'half'"),
     "weighting": (lambda: sk.matrix_svgd(**MIXTURE, weighting="soft"), "`weighting`", "'exact'", "'soft'"),
     "metric": (lambda: sk.svn(HESSIAN, metric="average"), "`metric`", "'mean', 'identity'", "'average'"),
     "repair": (lambda: sk.Hessian(repair="abs"), "`repair`", "'absolute', 'clip', None", "'abs'"),

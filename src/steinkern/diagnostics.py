@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._types import Matrix, Points, Scalar, Vector, check_choice
-from .distance import squared_distances
 from .matrix_kernel import AbstractMatrixKernel, as_matrix_kernel
 from .particles import Scored
+from .radial import mean_values
 from .scalar_kernel import RBF, AbstractScalarKernel
 
 
@@ -101,7 +101,7 @@ def mmd2(
     adapted = (RBF() if kernel is None else kernel).adapt(reference)
 
     def mean(a: Array, b: Array) -> Scalar:
-        return jnp.mean(adapted.profile(squared_distances(a, b))[0])
+        return jnp.mean(mean_values(adapted, a, b))
 
     def within(a: Array) -> Scalar:
         size = a.shape[0]

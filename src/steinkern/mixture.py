@@ -12,6 +12,7 @@ from .bandwidth import AbstractBandwidth
 from .matrix_kernel import AbstractMatrixKernel, Preconditioned, tilted_velocity
 from .metric import AbstractMetric
 from .particles import Scored
+from .radial import DENSE_PAIRS
 
 Weighting: TypeAlias = Literal["exact", "no_determinant", "euclidean"]
 WEIGHTINGS = get_args(Weighting)
@@ -80,7 +81,12 @@ class Mixture(AbstractMatrixKernel):
         def one(part: Preconditioned, log_weight: Array, tilt: Array) -> Array:
             return tilted_velocity(part, at, source, log_weight, tilt)
 
-        each = jax.vmap(one)(self.parts, log_weights, tilts)  # Eq. (18): l m d
+        # Eq. (18): l m d. So many anchors at a time that their matrices of distances stay within bounds.
+        together = max(1, 4 * DENSE_PAIRS // (at.shape[0] * source.points.shape[0]))
+        if together >= self.anchors.shape[0]:
+            each = jax.vmap(one)(self.parts, log_weights, tilts)
+        else:
+            each = jax.lax.map(lambda part: one(*part), (self.parts, log_weights, tilts), batch_size=together)
         return jnp.einsum("ml,lmd->md", jnp.exp(jax.vmap(self.log_weights)(at)), each, precision="highest")
 
     def adapt(self, points: Points) -> "Mixture":

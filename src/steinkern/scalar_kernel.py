@@ -91,7 +91,10 @@ class IMQ(AbstractScalarKernel):
             raise ValueError(f"`exponent` must be negative, got {self.exponent}.")
 
     def profile(self, r2: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-        bandwidth = self._number(r2)
-        base = 1 + r2 / bandwidth
+        inverse = 1 / self._number(r2)
+        base = 1 + r2 * inverse
+        if self.exponent == -0.5:  # without the logarithm of a power, and without a division
+            value = jax.lax.rsqrt(base)
+            return value, -0.5 * inverse * value**3
         value = base**self.exponent
-        return value, self.exponent * value / (base * bandwidth)
+        return value, self.exponent * inverse * value / base

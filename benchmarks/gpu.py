@@ -1,0 +1,192 @@
+"""The velocity of many particles on one GPU: milliseconds, error and memory, beside XLA's own ways to compute it.
+
+    python benchmarks/gpu.py [--tune] [--seconds 150] [--json benchmarks/results/gpu.json]
+
+`--tune` tries several tiles for each case and reports the fastest, which is how `radial.gpu.tile_for` was filled. The
+error is against float64 on 512 rows, the largest difference over the largest entry: of particles N(0, I) at the start
+of a fit to a Gaussian of standard deviations 1 to 2, and, "at rest", of exact draws of it. There the velocity is the
+small rest of sums that cancel, and its relative error larger for every way to compute it in float32.
+"""
+
+import argparse
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+import steinkern as sk
+from steinkern.experiments.results import Row, environment, write_results
+from steinkern.metric import DenseMetric
+from steinkern.particles import Scored
+from steinkern.radial import gpu, radial_velocity
+
+BEGIN = time.perf_counter()
+CEILING = 650.0  # TFLOP/s of products of 16 bits on an H200
+TILES = [(128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 2), (128, 128, 8, 3)]
+WIDE_TILES = [(64, 32, 4, 2), (64, 64, 4, 1), (128, 32, 8, 2)]
+
+
+def problem(n: int, d: int, at_rest: bool) -> Scored:
+    spread = jnp.linspace(1, 2, d)
+    points = jr.normal(jr.key(0), (n, d)) * (spread if at_rest else 1)
+    return Scored.uniform(points, -points / spread**2)
+
+
+def reference(kernel: Any, source: Scored, rows: np.ndarray) -> np.ndarray:
+    """Float64, pair by pair, through the kernel's own profile."""
+    with jax.enable_x64():
+        y, s = (jnp.asarray(np.asarray(part), jnp.float64) for part in (source.points, source.scores))
+        wide = type(kernel)(jnp.asarray(float(kernel.bandwidth), jnp.float64))
+
+        def one(x: Any) -> Any:
+            apart = x[None] - y
+            value, derivative = wide.profile(jnp.sum(apart**2, axis=1))
+            return (value @ s - 2 * derivative @ apart) / len(y)
+
+        return np.asarray(jax.lax.map(one, y[rows], batch_size=32))
+
+
+def measured(function: Any, *arguments: Any, repeats: int = 5) -> tuple[float, float, Any]:
+    """Milliseconds, gigabytes, and the answer."""
+    compiled = jax.jit(function).lower(*arguments).compile()
+    memory = compiled.memory_analysis()
+    bytes_used = sum(getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
+    answer = jax.block_until_ready(compiled(*arguments))
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*arguments))
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * min(seconds), bytes_used / 1e9, answer
+
+
+class Bench:
+    """Rows as they come, until the time is up."""
+
+    def __init__(self, seconds: float, tune: bool, path: Path | None):
+        self.rows: list[Row] = []
+        self.seconds, self.tune, self.path = seconds, tune, path
+
+    @property
+    def over(self) -> bool:
+        return time.perf_counter() - BEGIN > self.seconds
+
+    def keep(self, case: str, method: str, **metrics: float) -> None:
+        self.rows += [Row(case, method, metric, value, 0.0, 1, None) for metric, value in metrics.items()]
+        if self.path is not None:  # row by row: a run that is stopped keeps what it has
+            settings = {"device": jax.devices()[0].device_kind, "environment": environment()}
+            write_results(self.path, "gpu", settings, self.rows)
+        told = ", ".join(f"{metric} {value:.3g}" for metric, value in metrics.items())
+        print(f"{time.perf_counter() - BEGIN:5.0f} s  {case} {method}: {told}", flush=True)
+
+    def vanilla(self, n: int, d: int, kernel: Any, label: str = "vanilla", repeats: int = 5) -> None:
+        case, start, rest = f"n={n},d={d}", problem(n, d, False), problem(n, d, True)
+        kernel = kernel.adapt(start.points)
+        rows = np.arange(512) * (n // 512)
+        truths = [reference(kernel, source, rows) for source in (start, rest)]
+        for precision in gpu.PRECISIONS:
+            digits = gpu.digits_for(kernel, d, precision)
+            profiles = 1 if isinstance(kernel, sk.RBF) else 2
+            chosen = (TILES if d <= 64 else WIDE_TILES) if self.tune else [gpu.tile_for(d, digits, profiles)]
+            best: tuple[float, Any, float, list[Any]] | None = None
+            for tile in chosen:
+                if self.over:
+                    return
+
+                def run(source: Scored, tile: Any = tile, digits: Any = digits) -> Any:
+                    found = gpu.velocity_sums(kernel, source.points, source, digits, tile=gpu.Tile(*tile))
+                    return found.velocity(source.points)
+
+                try:
+                    milliseconds, gigabytes, answer = measured(run, start, repeats=repeats)
+                except Exception as error:
+                    print(
+                        f"        {case} {label}-{precision} {tile}: {' '.join(str(error).split())[:100]}", flush=True
+                    )
+                    continue
+                if self.tune:
+                    print(f"        {case} {label}-{precision} {tile}: {milliseconds:.2f} ms", flush=True)
+                if best is None or milliseconds < best[0]:
+                    best = milliseconds, tile, gigabytes, [answer, jax.jit(run)(rest)]
+            if best is not None:
+                errors = [relative(np.asarray(a)[rows], t) for a, t in zip(best[3], truths, strict=True)]
+                flops = 4 * n**2 * d / best[0] / 1e9
+                print(f"        tile {best[1]}, {flops:.0f} TFLOP/s, {flops / CEILING:.0%} of {CEILING:.0f}")
+                self.keep(
+                    case, f"{label}-{precision}", milliseconds=best[0], relative_error=errors[0],
+                    relative_error_at_rest=errors[1], gigabytes=best[2],
+                )  # fmt: skip
+        if self.tune or n > 2**17:
+            return
+        for backend in ("dense", "tiled"):
+            if self.over:
+                return
+            run = partial(radial_velocity, kernel, backend=backend)
+            try:
+                milliseconds, gigabytes, answer = measured(run, start.points, start, repeats=2)
+            except jax.errors.JaxRuntimeError:
+                print(f"        {case} {label}-xla-{backend}: does not fit into the memory", flush=True)
+                continue
+            errors = [relative(np.asarray(answer)[rows], truths[0])]
+            errors.append(relative(np.asarray(jax.jit(run)(rest.points, rest))[rows], truths[1]))
+            self.keep(
+                case, f"{label}-xla-{backend}", milliseconds=milliseconds, relative_error=errors[0],
+                relative_error_at_rest=errors[1], gigabytes=gigabytes,
+            )  # fmt: skip
+
+    def matrix(self, n: int, d: int, anchors: int) -> None:
+        case, source = f"n={n},d={d}", problem(n, d, False)
+        base = sk.Isotropic(sk.RBF(), precision="fast")
+        root = jnp.eye(d) + 0.1 * jnp.tril(jr.normal(jr.key(1), (d, d)), -1) / d**0.5
+        metric = DenseMetric.of(root @ root.T)
+        ways = {
+            "vanilla-fast-median": base,
+            "average-fast": sk.Preconditioned(base, metric),
+            f"mixture-fast,l={anchors}": sk.Mixture(
+                jax.vmap(lambda scale: sk.Preconditioned(base, DenseMetric.of(scale * root @ root.T)))(
+                    jnp.linspace(1, 2, anchors)
+                ),
+                source.points[:anchors],
+                float(d),
+            ),
+        }
+        for method, kernel in ways.items():
+            if self.over:
+                return
+
+            def run(kernel: Any, source: Scored) -> Any:
+                return kernel.adapt(source.points).velocity(source.points, source)
+
+            milliseconds, gigabytes, _ = measured(run, kernel, source)
+            self.keep(case, method, milliseconds=milliseconds, gigabytes=gigabytes)
+
+
+def relative(found: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.max(np.abs(found - truth)) / np.max(np.abs(truth)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tune", action="store_true", help="try several tiles for each case")
+    parser.add_argument("--seconds", type=float, default=600.0, help="begin nothing new after so long")
+    parser.add_argument("--json", type=Path, help="write the rows there")
+    options = parser.parse_args()
+    if jax.default_backend() != "gpu":
+        raise SystemExit("benchmarks/gpu.py needs an NVIDIA GPU and JAX's CUDA packages; none was found.")
+    bench = Bench(options.seconds, options.tune, options.json)
+    bench.vanilla(65536, 50, sk.RBF())
+    if not options.tune:
+        bench.matrix(65536, 50, anchors=4)
+        bench.vanilla(2**20, 50, sk.RBF(), repeats=1)
+    bench.vanilla(65536, 10, sk.RBF())
+    bench.vanilla(65536, 50, sk.IMQ(), label="imq")
+    bench.vanilla(65536, 100, sk.RBF())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The one hot loop: the radial velocity of weighted, scored points, and the ways to compute it.
+
+Every kernel of the paper is a change of variables around it (see `matrix_kernel`), so this is the only place that has
+to be fast. Three backends give the same sums (see `sums`):
+
+- "dense" forms the m×n matrix of distances: fastest for few points;
+- "tiled" goes over it in tiles: linear memory, any device, any dtype;
+- "gpu" keeps the tiles on the chip of an NVIDIA GPU (see `gpu`): float32 arrays alone.
+
+"auto" takes "dense" up to `DENSE_PAIRS` pairs, and above that "gpu" where the program runs on one, in float32 and in at
+most 128 dimensions, else "tiled". What it runs on is known when the program is compiled, not when it is written.
+"""
+
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._types import check_choice
+from ..distance import central, centred_squared_distances
+from ..particles import Scored
+from ..scalar_kernel import AbstractScalarKernel
+from . import gpu
+from .gpu import PRECISIONS as PRECISIONS
+from .gpu import Precision as Precision
+from .sums import Sums, divergence_sum, dot, velocity_sums
+from .tiled import over_tiles
+
+Backend: TypeAlias = Literal["auto", "dense", "tiled", "gpu"]
+BACKENDS = get_args(Backend)
+DENSE_PAIRS = 2**24
+"""Up to so many pairs, 64 MiB of distances in float32, "auto" forms the whole matrix."""
+
+
+def radial_velocity(
+    kernel: AbstractScalarKernel,
+    at: Float[Array, "m d"],
+    source: Scored,
+    *,
+    precision: Precision = "float32",
+    backend: Backend = "auto",
+) -> Float[Array, "m d"]:
+    """φ(x) = Σ_j w_j [k(r²) s_j − 2 k'(r²) (x − y_j)] with r = ‖x − y_j‖, for every row x of `at`.
+
+    This is Eq. (5) with general weights: the second term is ∇_y k, the repulsion.
+
+    Args:
+        kernel: k, with a number for its bandwidth.
+        at: where.
+        source: the points y_j with scores s_j and weights w_j.
+        precision: how exact the GPU kernel is, see `Isotropic`; the other backends are as exact as the dtype.
+        backend: one of those above.
+    """
+    check_choice("precision", precision, PRECISIONS)
+    chosen = _chosen(backend, kernel, at, source)
+    # The velocity depends on differences alone; centring keeps their digits in the products.
+    centre = central(source.points)
+    at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
+
+    def dense(some: Array, part: Scored) -> Sums:
+        return velocity_sums(kernel, some, part)
+
+    def tiled(some: Array, part: Scored) -> Sums:
+        return over_tiles(dense, some, part)
+
+    def on_chip(some: Array, part: Scored) -> Sums:
+        return _on_chip(kernel, some, part, precision=precision)
+
+    if chosen == "dense":
+        sums = dense(at, source)
+    elif chosen == "tiled":
+        sums = tiled(at, source)
+    elif backend == "gpu":
+        sums = on_chip(at, source)
+    else:
+        sums = jax.lax.platform_dependent(at, source, cuda=on_chip, default=tiled)
+    return sums.velocity(at)
+
+
+def radial_divergence(
+    kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored, *, backend: Backend = "auto"
+) -> Float[Array, " m"]:
+    """∇·φ(x) of that velocity, for every row x of `at`; there is no GPU kernel for it, "gpu" goes in tiles."""
+    chosen = _chosen(backend, kernel, at, source)
+    centre = central(source.points)
+    at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
+
+    def dense(some: Array, part: Scored) -> Array:
+        return divergence_sum(kernel, some, part)
+
+    return dense(at, source) if chosen == "dense" else over_tiles(dense, at, source)
+
+
+def mean_values(
+    kernel: AbstractScalarKernel, at: Float[Array, "m d"], points: Float[Array, "n d"]
+) -> Float[Array, " m"]:
+    """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`; in tiles where there are many."""
+    centre = central(points)
+    at, source = at - centre, Scored.uniform(points - centre, jnp.zeros_like(points))
+
+    def dense(some: Array, part: Scored) -> Array:
+        return dot(kernel.profile(centred_squared_distances(some, part.points))[0], part.weights)
+
+    few = at.shape[0] * points.shape[0] <= DENSE_PAIRS
+    return dense(at, source) if few else over_tiles(dense, at, source)
+
+
+def _chosen(backend: Backend, kernel: AbstractScalarKernel, at: Array, source: Scored) -> Backend:
+    check_choice("backend", backend, BACKENDS)
+    if backend == "gpu" and at.dtype != jnp.float32:
+        raise ValueError(f"`backend` 'gpu' computes in float32, got {at.dtype} points. Take 'tiled', or 'auto'.")
+    if backend != "auto":
+        return backend
+    if at.shape[0] * source.points.shape[0] <= DENSE_PAIRS:
+        return "dense"
+    return "gpu" if at.dtype == jnp.float32 and gpu.fits(kernel, at.shape[1]) else "tiled"
+
+
+@eqx.filter_custom_jvp
+def _on_chip(kernel: AbstractScalarKernel, at: Array, source: Scored, *, precision: Precision) -> Sums:
+    return gpu.velocity_sums(kernel, at, source, gpu.digits_for(kernel, at.shape[1], precision))
+
+
+def _on_chip_jvp(primals: Any, tangents: Any, *, precision: Precision) -> tuple[Sums, Sums]:
+    """Derivatives go in tiles: they are for diagnostics, and need no kernel of their own."""
+
+    def tiled(kernel: AbstractScalarKernel, at: Array, source: Scored) -> Sums:
+        return over_tiles(lambda some, part: velocity_sums(kernel, some, part), at, source)
+
+    return _on_chip(*primals, precision=precision), eqx.filter_jvp(tiled, primals, tangents)[1]
+
+
+cast(Any, _on_chip).def_jvp(_on_chip_jvp)
