@@ -12,10 +12,11 @@ from tqdm.auto import tqdm
 try:
     import typer
 except ImportError as error:
-    raise SystemExit("the steinkern command needs its extra: pip install 'steinkern[experiments]'") from error
+    raise SystemExit("the steinkern command needs its extra: pip install 'steinkern[cli]'") from error
 
 from . import __version__
 from .cli_data import data
+from .cli_sample import report, sample
 from .experiments import covtype, covtype_study, sentence_study, sentences, text, toy, uci, uci_study
 from .experiments.results import aligned
 
@@ -30,6 +31,8 @@ reproduce = typer.Typer(
 )
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(data, name="data")
+app.command("sample")(sample)
+app.command("report")(report)
 
 
 def main() -> None:

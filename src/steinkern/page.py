@@ -20,12 +20,13 @@ def text(value: Any) -> str:
 
 def filled(package: str, template: str, **parts: str) -> str:
     """A template of a package with its `$names` filled in; `$style` and `$player` are those that all pages share."""
-    page = Template(resources.files(package).joinpath(f"templates/{template}").read_text(encoding="utf-8"))
-    return page.substitute(style=_own("page.css"), player=_own("player.js"), **parts)
+    shared = {"style": own_text(__package__, "page.css"), "player": own_text(__package__, "player.js")}
+    return Template(own_text(package, template)).substitute(**shared, **parts)
 
 
-def _own(name: str) -> str:
-    return resources.files(__package__).joinpath(f"templates/{name}").read_text(encoding="utf-8")
+def own_text(package: str, name: str) -> str:
+    """A file among the templates of a package."""
+    return resources.files(package).joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
