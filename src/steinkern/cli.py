@@ -25,9 +25,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text: examples keep their lines, and brackets stay brackets
 )
 reproduce = typer.Typer(
-    help="Run an experiment of the paper: tables, figures and a page to look at.", no_args_is_help=True
+    help="Run an experiment of the paper: tables, figures and a page to look at.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(data, name="data")

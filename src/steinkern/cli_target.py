@@ -42,6 +42,21 @@ class Loaded:
             return initial.prior(key, self.start, number)
         return initial.gaussian(key, self.start, number, support=self.target.support)
 
+    def try_out(self, particles: PyTree) -> None:
+        """See that the log density can be evaluated at all; what it raises is the user's to mend, said in a line."""
+        one = jax.tree.map(lambda leaf: leaf[0], particles)
+        bound = self.target.bind(one)
+        data = jax.tree.map(jnp.asarray, self.data)
+        assert bound.space is not None
+        try:
+            jax.eval_shape(bound.log_density, bound.space.unconstrain(one), bound.batch(data, None))
+        except Exception as error:
+            said = " ".join(str(error).split("\n-----", 1)[0].split())
+            raise ValueError(
+                f"`TARGET` {self.name} raises {type(error).__name__} at parameters of the shapes "
+                f"{jax.tree.map(lambda leaf: tuple(leaf.shape), one)}: {said}"
+            ) from error
+
 
 def load(place: str, dim: int | None = None) -> Loaded:
     """The target that `FILE.py:NAME` names; the file is executed.
@@ -91,7 +106,8 @@ def _what_went_wrong(path: Path, error: BaseException) -> str:
     ]
     line = getattr(error, "lineno", None) or (own[-1] if own else None)
     said = " ".join(str(error).split())
-    return f"{path} raises {type(error).__name__}{f' in line {line}' if line else ''}: {said}. Run it with Python to see more."
+    where = f" in line {line}" if line else ""
+    return f"{path} raises {type(error).__name__}{where}: {said}. Run it with Python to see more."
 
 
 def _may_be_meant(value: Any, module: ModuleType) -> bool:
@@ -129,8 +145,8 @@ def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loade
         return Loaded(name, from_numpyro(value), None, None)
     if len(needed) > (1 if data is None else 2):
         raise ValueError(
-            f"`TARGET` names {name!r}, a function of {', '.join(needed)}; it must take the parameters alone (and `DATA`, "
-            "where the file has it), or nothing where it is a NumPyro model. Bind the rest: "
+            f"`TARGET` names {name!r}, a function of {', '.join(needed)}; it must take the parameters alone (and "
+            "`DATA`, where the file has it), or nothing where it is a NumPyro model. Bind the rest: "
             f"functools.partial({name}, {needed[-1]}=...)."
         )
     used = data if len(needed) == 2 else None
@@ -163,6 +179,6 @@ def _start(name: str, start: Any, dim: int | None) -> Any:
     if callable(start):
         return start
     try:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start, is_leaf=lambda leaf: isinstance(leaf, list))
     except (TypeError, ValueError) as error:
         raise ValueError(f"`START` must be a number, an array, or a pytree of them, got {start!r}.") from error

@@ -50,11 +50,10 @@ def check(name: str, draws: Any, observed: Any) -> str:
     """One predictive check: statistics of what was observed beside those of the draws, and counts in bins."""
     draws = np.asarray(draws, float).reshape(len(draws), -1)
     if observed is None or not np.size(observed):
-        low, high = _interval(draws.ravel())
+        middle, low, high = map(charts.number, (float(draws.mean()), *map(float, _interval(draws.ravel()))))
         return (
-            f"<h3>{page.text(name)}</h3><p>Predictive mean {charts.number(float(draws.mean()))}, 90% of all draws between "
-            f"{charts.number(float(low))} and {charts.number(float(high))}. Nothing observed to compare with was given: "
-            "<code>observed={name: values}</code>.</p>"
+            f"<h3>{page.text(name)}</h3><p>Predictive mean {middle}, 90% of all draws between {low} and {high}. Nothing"
+            " observed to compare with was given: <code>observed={name: values}</code>.</p>"
         )
     seen = np.asarray(observed, float).ravel()
     rows = []
