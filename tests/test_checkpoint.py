@@ -118,7 +118,7 @@ def test_two_are_kept_and_what_a_kill_left_behind_is_cleared(tmp_path):
 def test_no_code_is_loaded():
     source = Path(files.__file__).parent
     for path in source.rglob("*.py"):
-        loaded = re.search(r"\bpickle\b|allow_pickle=True|\b(eval|exec)\(|joblib|yaml", path.read_text())
+        loaded = re.search(r"\bpickle\b|allow_pickle=True|(?<![.\w])(eval|exec)\(|joblib|yaml", path.read_text())
         assert not loaded, path
 
 

@@ -93,10 +93,10 @@ def test_the_script_gets_the_particles_of_the_history_in_their_own_coordinates(h
     np.testing.assert_allclose(drawn, expected, atol=1e-3)
 
 
-def test_all_four_traces_are_drawn_and_the_discrepancy_is_that_of_the_particles(html, result):
+def test_all_four_traces_are_drawn_and_the_discrepancy_is_that_of_the_particles(html, result, quickly):
     assert html.count('class="curve"') == 4
-    kernel = sk.IMQ().adapt(result.points)
-    expected = float(jnp.sqrt(sk.ksd2(result.points, result.scores(), kernel)))
+    scores = jnp.concatenate([1 - result.particles["scale"][:, None], -result.particles["weights"]], axis=1)
+    expected = float(jnp.sqrt(jax.jit(lambda x, s: sk.ksd2(x, s, sk.IMQ()))(result.points, scores)))
     # The page prints three digits.
     assert float(re.search(r"last particles; (\S+) at the end", html)[1]) == pytest.approx(expected, rel=5e-3)
 

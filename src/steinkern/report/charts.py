@@ -8,7 +8,7 @@ import numpy as np
 from .. import page
 
 _WIDTH, _HEIGHT = 520, 200
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 508.0, 12.0, 172.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 496.0, 12.0, 172.0
 _MOST_POINTS = 400  # of a curve: more than the screen has room for
 
 
@@ -41,7 +41,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers between two ends, at most so many."""
     rough = (high - low) / max(most - 1, 1)
     unit = 10.0 ** math.floor(math.log10(rough)) if rough > 0 and math.isfinite(rough) else 1.0
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= 0.7 * rough)
     first = math.ceil(low / step - 1e-9)
     return [step * place for place in range(first, math.floor(high / step + 1e-9) + 1)]
 

@@ -26,7 +26,7 @@ def facts(record: Record) -> list[tuple[str, str]]:
     inner = _mapping(sampler.get("sampler")) or sampler  # a half-Bayesian sampler moves its particles by another one
     rule = _mapping(inner.get("rule"))
     given = [
-        ("Target", target_name(target)),
+        ("Target", target_name(target, with_kind=True)),
         ("Parameters", _parameters(target)),
         ("Constraints", _constraints(target)),
         ("Shared", record.shared),
@@ -44,15 +44,17 @@ def facts(record: Record) -> list[tuple[str, str]]:
     return [(label, words) for label, words in given if words]
 
 
-def target_name(target: Any) -> str:
-    """The user's own name for the target, and what kind of target it is."""
+def target_name(target: Any, *, with_kind: bool = False) -> str:
+    """The user's own name for the target, and on request what kind of target it is; the kind where there is none."""
     target = _mapping(target)
     call = _mapping(_mapping(target.get("space")).get("call"))
     function = target.get("function") or target.get("log_likelihood") or call.get("model")
     kind = _last(target.get("class", "a target"))
     kind = {"NumPyroTarget": "NumPyro model", "PyMCTarget": "PyMC model", "LogDensity": "log density"}.get(kind, kind)
     name = _function(function)
-    return f"{name} ({kind})" if name else kind
+    if not name:
+        return kind
+    return f"{name} ({kind})" if with_kind else name
 
 
 def in_words(value: Any) -> str:

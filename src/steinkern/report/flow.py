@@ -12,6 +12,10 @@ from .tables import columns
 MOST_COORDINATES = 24
 """Coordinates whose particles a page holds."""
 MOST_PARTICLES = 400
+MOST_SHOWN = 5
+"""Coordinates that are drawn at once."""
+FIRST_SHOWN = 3
+"""Coordinates that are drawn before the reader chooses."""
 MISSING = 65535
 """The code of what is not finite."""
 _LARGEST = 1e300
@@ -50,6 +54,7 @@ def flow(frames: Frames, coordinates: Sequence[str] | None) -> tuple[dict[str, A
     content = {
         "names": [name for name, _ in chosen],
         "steps": [int(step) for step in frames.step],
+        "shown": _first_shown([name for name, _ in chosen], coordinates is not None),
         "particles": len(rows),
         "windows": windows,
         "views": [_view(values[:, place], end) for place, end in enumerate(ends)],
@@ -57,6 +62,16 @@ def flow(frames: Frames, coordinates: Sequence[str] | None) -> tuple[dict[str, A
         "codes": base64.b64encode(codes.tobytes()).decode(),
     }
     return content, " ".join(left_out)
+
+
+def _first_shown(names: list[str], asked: bool) -> list[int]:
+    """Which coordinates are drawn before the reader chooses: as asked, or the first of each site before others."""
+    order = range(len(names))
+    if asked:
+        return list(order)[:MOST_SHOWN]
+    firsts = list({name.partition("[")[0]: place for place, name in reversed(list(enumerate(names)))}.values())
+    others = [place for place in order if place not in firsts]
+    return sorted([*sorted(firsts), *others][:FIRST_SHOWN])
 
 
 def _named(
@@ -78,7 +93,7 @@ def _named(
 def _view(values: np.ndarray, end: tuple[float, float]) -> tuple[float, float]:
     """All of the last particles, and most of the earlier ones: a few far ones would make the rest a dot."""
     finite = values[np.isfinite(values)]
-    low, high = np.quantile(finite, [0.02, 0.98]) if finite.size else end
+    low, high = np.quantile(finite, [0.005, 0.995]) if finite.size else end
     return min(float(low), end[0]), max(float(high), end[1])
 
 

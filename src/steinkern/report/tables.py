@@ -93,11 +93,11 @@ def _counts(name: str, draws: np.ndarray, seen: np.ndarray) -> str:
         return ""
     both = np.concatenate([seen, np.quantile(finite, [0.005, 0.995])])
     values = np.unique(seen)
-    whole = values.size <= _MOST_BINS and np.all(values == np.round(values))
-    if whole and np.ptp(both) <= 5 * _MOST_BINS:  # counts or labels: a bin each
+    if np.all(values == np.round(values)) and np.ptp(both) <= _MOST_BINS:  # counts or labels: a bin each
         edges = np.arange(both.min().round() - 0.5, both.max().round() + 1.0)
     else:
-        edges = np.linspace(both.min(), both.max(), _MOST_BINS + 1)
+        bins = int(np.clip(2 * np.sqrt(seen.size), 5, _MOST_BINS))
+        edges = np.linspace(both.min(), both.max(), bins + 1)
     if not np.all(np.diff(edges) > 0):  # one value, or a range that its precision cannot divide
         return ""
     replicated = np.stack([np.histogram(draw, edges)[0] for draw in draws])

@@ -102,8 +102,8 @@ def _advice(record: Record, lost: int) -> str:
 def _trace(record: Record, name: str) -> str:
     log, level, meaning = _TRACES[name]
     trace = record.traces[name]
-    positive = trace.value[np.isfinite(trace.value)]
-    log = log and bool(positive.size) and bool(np.all(positive > 0))
+    finite = trace.value[np.isfinite(trace.value)]
+    log = bool(finite.size and finite.min() > 0 and (log or finite.max() > 20 * finite.min()))
     chart = charts.trace(name, trace.step, trace.value, log=log, level=level) if len(trace.step) else ""
     note = trace.note or ("" if chart else "Nothing was recorded.")
     body = chart or '<div class="absent" aria-hidden="true">–</div>'

@@ -1,7 +1,7 @@
 const flow = JSON.parse(document.getElementById("flow").textContent);
 const codes = new Uint16Array(Uint8Array.from(atob(flow.codes), (c) => c.charCodeAt(0)).buffer);
 const particlesBox = document.getElementById("particles"), canvas = particlesBox.querySelector("canvas");
-const close = document.getElementById("close"), TRAIL = 6, MOST = 5;
+const hold = document.getElementById("hold"), TRAIL = 6, MOST = 5;
 const traces = [...document.querySelectorAll("svg[data-first]")];
 let current = flow.steps.length - 1;
 
@@ -17,7 +17,7 @@ function value(frame, coordinate, particle) {
 const boxes = flow.names.map((name, i) => {
   const label = document.createElement("label"), box = document.createElement("input"), span = document.createElement("span");
   label.className = "choice"; label.title = name;
-  box.type = "checkbox"; box.checked = i < 3; span.textContent = name;
+  box.type = "checkbox"; box.checked = flow.shown.includes(i); span.textContent = name;
   label.append(box, span);
   document.getElementById("coordinates").append(label);
   box.addEventListener("change", () => { limit(); redraw(); });
@@ -30,11 +30,23 @@ function limit() {
   for (const box of boxes) box.disabled = full && !box.checked;
 }
 
+/* Where the window holds still it shows the whole way; else it follows the particles down to where they end. */
+const size = ([low, high]) => high - low;
+hold.checked = flow.names.every((_, i) => size(flow.views[i]) < 4 * size(flow.ends[i]));
+function following(frame, coordinate) {
+  const values = Array.from({ length: flow.particles }, (_, i) => value(frame, coordinate, i)).filter(Number.isFinite);
+  values.sort((a, b) => a - b);
+  const [low, high] = flow.ends[coordinate], few = Math.floor(0.02 * values.length);
+  if (!values.length) return [low, high];
+  const first = values[few], last = values[values.length - 1 - few], pad = 0.1 * (last - first);
+  return [Math.min(low, first - pad), Math.max(high, last + pad)];
+}
+
 function ticks(low, high, most) {
   const rough = (high - low) / most;
   if (!(rough > 0) || !isFinite(rough)) return [];
   const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((f) => f * unit).find((s) => s >= rough * (1 - 1e-9));
+  const step = [1, 2, 5, 10].map((f) => f * unit).find((s) => s >= 0.7 * rough);
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step && found.length < 12; k += 1) found.push(k * step);
   return found;
@@ -69,7 +81,7 @@ function draw(frame) {
   const shown = chosen(), k = Math.max(shown.length, 1);
   const width = canvas.clientWidth, ratio = window.devicePixelRatio || 1;
   const left = width < 560 ? 38 : 58, bottom = 38, gap = width < 560 ? 6 : 12;
-  const cell = Math.max((Math.min(width, k === 1 ? 700 : 300 * k + left) - left - gap * (k - 1)) / k, 20);
+  const cell = Math.max((Math.min(width, (k === 1 ? 700 : k === 2 ? 760 : 300 * k) + left) - left - gap * (k - 1)) / k, 20);
   const tall = k === 1 ? Math.min(0.55 * cell, 320) : 0.8 * cell;
   const height = k * tall + (k - 1) * gap + bottom;
   canvas.style.height = height + "px";
@@ -77,9 +89,9 @@ function draw(frame) {
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
   context.font = (width < 560 ? 10 : 12) + "px system-ui, sans-serif";
-  const windows = close.checked ? flow.ends : flow.views;
+  const windows = flow.names.map((_, i) => shown.includes(i) ? (hold.checked ? flow.views[i] : following(frame, i)) : null);
   const everyone = Array.from({ length: flow.particles }, (_, i) => i);
-  const size = flow.particles > 150 ? 2.2 : 3.2;
+  const radius = Math.min(flow.particles > 150 ? 2.2 : 3.2, Math.max(cell / 60, 1.6));
   shown.forEach((row, r) => shown.slice(0, r + 1).forEach((column, c) => {
     const x0 = left + c * (cell + gap), y0 = r * (tall + gap);
     const [lowX, highX] = windows[column], [lowY, highY] = windows[row];
@@ -115,7 +127,7 @@ function draw(frame) {
       for (const i of everyone) {
         const x = across(value(frame, column, i)), y = up(value(frame, row, i));
         if (!Number.isFinite(x) || !Number.isFinite(y)) continue;
-        context.beginPath(); context.arc(x, y, size, 0, 2 * Math.PI); context.fill(); context.stroke();
+        context.beginPath(); context.arc(x, y, radius, 0, 2 * Math.PI); context.fill(); context.stroke();
       }
     }
     context.restore();
@@ -151,7 +163,7 @@ function draw(frame) {
 
 const show = player(particlesBox, draw);
 function redraw() { draw(current); }
-close.addEventListener("change", redraw);
+hold.addEventListener("change", redraw);
 window.addEventListener("resize", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 limit();
