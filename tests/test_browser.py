@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from steinkern.report import Frames, Record, Trace, write_report
+from steinkern.report import Frames, Trace, write_report
 from tests import browser
+from tests.pages import record
 
 pytestmark = pytest.mark.browser
 
@@ -16,14 +17,6 @@ const move = (value) => { slider.value = value; slider.dispatchEvent(new Event("
 """
 
 
-def record(sites, frames, traces=None):
-    """A run of which nothing else is known."""
-    names = ("velocity norm", "KSD", "Stein ratio", "step size")
-    traces = traces or dict.fromkeys(names, Trace(np.zeros(0), np.zeros(0)))
-    count = len(next(iter(sites.values())))
-    return Record("a run", "finished", "it ended.", 5, count, {}, {}, sites, sites, frames, traces)
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """Ten particles in three coordinates that come nearer at each of five steps."""
@@ -32,8 +25,7 @@ def page(tmp_path_factory):
     frames = Frames(np.arange(1, 6), {"a <b>": moving[..., :2], "scale": moving[..., 2]})
     last = {name: values[-1] for name, values in frames.sites.items()}
     trace = Trace(np.arange(1, 6), np.linspace(2.0, 1.0, 5))
-    traces = dict.fromkeys(("velocity norm", "KSD", "Stein ratio", "step size"), trace)
-    return write_report(record(last, frames, traces), tmp_path_factory.mktemp("page"))
+    return write_report(record(last, frames, trace), tmp_path_factory.mktemp("page"))
 
 
 def test_the_slider_moves_the_particles_and_the_marker_in_the_traces(page, tmp_path):

@@ -14,10 +14,11 @@ import pytest
 
 import steinkern as sk
 from steinkern import page
-from steinkern.report import charts, read_run, tables
+from steinkern.report import charts, read_run, tables, write_report
 from steinkern.report.flow import MISSING, flow
 from steinkern.report.record import Frames
 from tests.conftest import compiled_quickly
+from tests.pages import record
 
 EVIL = "<script>alert('x')</script> & \"µ\" \u2028 \ud800 " + 200 * "long "
 
@@ -131,12 +132,13 @@ def test_data_are_asked_for_where_the_discrepancy_needs_them(tmp_path, quickly):
         result.report(tmp_path, data[:3])
 
 
-def test_no_name_breaks_the_page(tmp_path, quickly):
-    target = sk.LogDensity(lambda p: -0.5 * p[EVIL] ** 2 - 0.5 * p["größe"] ** 2)
-    start = {EVIL: jnp.linspace(-1.0, 1.0, 5), "größe": jnp.linspace(0.0, 1.0, 5)}
-    result = sk.fit(jr.key(0), target, sk.svgd(), start, num_steps=2, record_particles=True)
-    draws = {EVIL: jnp.ones((5, 3))}
-    html = read(result.report(tmp_path, title=EVIL, predictive=draws, observed={EVIL: jnp.ones(3)}))
+def test_no_name_breaks_the_page(tmp_path):
+    sites = {EVIL: np.linspace(-1.0, 1.0, 5), "größe": np.linspace(0.0, 1.0, 5)}
+    frames = Frames(np.arange(3), {name: np.stack([values] * 3) for name, values in sites.items()})
+    settings = {"target": {"class": EVIL, "function": EVIL}, "sampler": {"class": EVIL, "kernel": {"class": EVIL}}}
+    checks = {"predictive": {EVIL: np.ones((5, 3))}, "observed": {EVIL: np.ones(3)}}
+    written = {"title": EVIL, "status": EVIL, "message": EVIL, "advice": (EVIL,), "settings": settings, **checks}
+    html = read(write_report(record(sites, frames, **written, versions={EVIL: EVIL}), tmp_path))
     assert "<script>alert" not in html
     assert html.count("</script>") == html.count("<script") == 2
     assert flow_of(html)["names"][0].startswith("<script>alert('x')</script>")
@@ -213,22 +215,22 @@ def test_warnings_of_fit_are_kept_in_the_result(quickly):
 
 
 def test_a_page_from_the_checkpoint_has_the_same_traces_and_the_unconstrained_particles(directory, result, html):
-    record = read_run(directory)
-    assert (record.num_steps, record.num_particles, record.status) == (6, 12, "checkpoint")
-    np.testing.assert_array_equal(record.drawn["weights"], result.particles["weights"])
-    np.testing.assert_allclose(np.exp(record.drawn["scale"]), result.particles["scale"], rtol=1e-12)
-    np.testing.assert_array_equal(record.traces["Stein ratio"].value, result.history.stein_ratio)
-    np.testing.assert_array_equal(record.traces["velocity norm"].value, result.history.velocity_norm)
-    np.testing.assert_array_equal(record.traces["step size"].value, result.history.step_size)
-    assert "unconstrained coordinates" in record.coordinates_note
-    assert "holds no target" in record.traces["KSD"].note
+    run = read_run(directory)
+    assert (run.num_steps, run.num_particles, run.status) == (6, 12, "checkpoint")
+    np.testing.assert_array_equal(run.drawn["weights"], result.particles["weights"])
+    np.testing.assert_allclose(np.exp(run.drawn["scale"]), result.particles["scale"], rtol=1e-12)
+    np.testing.assert_array_equal(run.traces["Stein ratio"].value, result.history.stein_ratio)
+    np.testing.assert_array_equal(run.traces["velocity norm"].value, result.history.velocity_norm)
+    np.testing.assert_array_equal(run.traces["step size"].value, result.history.step_size)
+    assert "unconstrained coordinates" in run.coordinates_note
+    assert "holds no target" in run.traces["KSD"].note
 
 
 def test_with_the_target_a_checkpoint_gives_the_sites_and_the_discrepancy(directory, result, quickly):
-    record = read_run(directory, result.target)
-    np.testing.assert_allclose(record.sites["scale"], result.particles["scale"], rtol=1e-12)
-    np.testing.assert_allclose(record.frames.sites["scale"], result.history.particles["scale"], rtol=1e-12)
-    assert np.isfinite(record.traces["KSD"].value).all()
+    run = read_run(directory, result.target)
+    np.testing.assert_allclose(run.sites["scale"], result.particles["scale"], rtol=1e-12)
+    np.testing.assert_allclose(run.frames.sites["scale"], result.history.particles["scale"], rtol=1e-12)
+    assert np.isfinite(run.traces["KSD"].value).all()
 
 
 def test_a_directory_without_a_run_is_one_clear_error(tmp_path):
