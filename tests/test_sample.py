@@ -104,7 +104,7 @@ def test_a_log_density_becomes_particles_and_a_page(finished):
 
 def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_path):
     pytest.importorskip("numpyro")
-    pytest.importorskip("h5netcdf")
+    pytest.importorskip("h5py")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ArviZ announces its successor, NumPyro its own future
         done = run("sample", f"{file}:model", *FEW, "--out", str(tmp_path / "p.nc"), "--method", "vanilla")
@@ -235,7 +235,7 @@ def test_wrong_input_is_one_clear_line_and_exit_2(case, file, vector, tmp_path, 
 
 def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):
     monkeypatch.setattr(cli_sample.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs arviz and h5netcdf: pip install 'steinkern\[arviz\]'"):
+    with pytest.raises(ValueError, match=r"needs arviz and h5netcdf and h5py: pip install 'steinkern\[arviz\]'"):
         run("sample", f"{vector}:f", "--dim", "1", "--out", "x.nc")
 
 

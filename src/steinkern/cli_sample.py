@@ -174,7 +174,7 @@ def _check_out(out: Path) -> None:
     if out.suffix not in _SUFFIXES:
         raise ValueError(f"`--out` must be a file ending in .npz or .nc, got {out}.")
     if out.suffix == ".nc":
-        missing = [name for name in ("arviz", "h5netcdf") if importlib.util.find_spec(name) is None]
+        missing = [name for name in ("arviz", "h5netcdf", "h5py") if importlib.util.find_spec(name) is None]
         if missing:
             raise ValueError(
                 f"`--out` {out} needs {' and '.join(missing)}: pip install 'steinkern[arviz]', or write an .npz file."
