@@ -178,6 +178,15 @@ def test_a_page_is_made_of_a_directory_with_and_without_the_target(finished, fil
         assert f"<td>{particles['scale'].mean():.4g}</td>" in (tmp_path / "b" / "index.html").read_text()
 
 
+def test_a_page_with_another_target_or_of_no_directory_is_refused(finished, vector, tmp_path):
+    with pytest.raises(ValueError, match="`target` has 7 unconstrained coordinates, the checkpoint 3"):
+        run("report", str(finished[0]), "--target", f"{vector}:f", "--dim", "7", "--out", str(tmp_path))
+    with pytest.raises(ValueError, match=r"`DIR` .* is not a directory"):
+        run("report", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="holds no checkpoint of a run"):
+        run("report", str(tmp_path))
+
+
 BAD = {
     "no name": (["{file}"], "must be a file and a name in it"),
     "no file": (["nowhere.py:f"], "nowhere.py, which does not exist"),

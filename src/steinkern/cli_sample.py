@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
@@ -147,12 +148,15 @@ def report(
     jax.config.update("jax_enable_x64", True)
     if not directory.is_dir():
         raise ValueError(f"`DIR` {directory} is not a directory. Name the one that the run was written to.")
-    bound, title = None, None
-    if target is not None:
+    if target is None:
+        record = read_run(directory)
+    else:
         loaded = load(target, dim)
-        one = jax.tree.map(lambda leaf: leaf[0], loaded.particles(jr.key(0), 1))
-        bound, title = loaded.target.bind(one), loaded.name
-    record = read_run(directory, bound, title)
+        first = loaded.particles(jr.key(0), 1)
+        loaded.try_out(first)
+        bound = loaded.target.bind(jax.tree.map(lambda leaf: leaf[0], first))
+        data = jax.tree.map(jnp.asarray, loaded.data)
+        record = read_run(directory, bound, data, title=loaded.name)
     names = None if coordinates is None else _split(coordinates)
     print(f"Page: {write_report(record, directory if out is None else out, coordinates=names)}")
 

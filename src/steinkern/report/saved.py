@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._types import PyTree
+from .._types import Batch, PyTree
 from ..checkpoint import Saved, newest
 from ..target import AbstractTarget
 from .facts import is_real, target_name
@@ -27,13 +27,18 @@ _UNCONSTRAINED = (
 
 
 def read_run(
-    directory: str | os.PathLike[str], target: AbstractTarget | None = None, title: str | None = None
+    directory: str | os.PathLike[str],
+    target: AbstractTarget | None = None,
+    data: Batch = None,
+    *,
+    title: str | None = None,
 ) -> Record:
     """What the newest whole checkpoint in a directory, or in its `checkpoint`, tells of its run.
 
     Args:
         directory: that of `fit(..., checkpoint=directory)`, or of `steinkern sample`.
         target: bound to the particles' space; it brings the particles to their own coordinates and measures them.
+        data: those of the run, where the target has any.
         title: of the page; the target's name where there is none.
     """
     places = [Path(directory), Path(directory) / "checkpoint"]
@@ -52,15 +57,16 @@ def read_run(
         if frames is not None:
             flow = Frames(step[kept], _by_layout(saved, frames[kept], 2))
     else:
-        own = _constrained(target, jnp.asarray(points), 1)
+        ends = _in(target, points)
+        own = _constrained(target, ends, 1)
         drawn, sites, note = by_name(own), {n: np.asarray(v) for n, v in target.sites(own).items()}, ""
         if frames is None:
-            ksd = discrepancy(target, jnp.asarray(points)[None], np.array([saved.step]), None, RECORD_PARTICLES)
+            flow = None
+            ksd = discrepancy(target, ends[None], np.array([saved.step]), data, RECORD_PARTICLES)
         else:
-            ksd = discrepancy(target, jnp.asarray(frames[kept]), step[kept], None, "")
-        flow = (
-            None if frames is None else Frames(step[kept], by_name(_constrained(target, jnp.asarray(frames[kept]), 2)))
-        )
+            kept_points = _in(target, frames[kept])
+            flow = Frames(step[kept], by_name(_constrained(target, kept_points, 2)))
+            ksd = discrepancy(target, kept_points, step[kept], data, "")
     return Record(
         title=title or target_name(saved.settings.get("target")),
         status="checkpoint",
@@ -117,6 +123,18 @@ def _coordinates_note(saved: Saved) -> str:
 def _versions(saved: Saved) -> dict[str, str]:
     versions: Any = saved.notes.get("versions")
     return {str(name): str(number) for name, number in versions.items()} if isinstance(versions, dict) else {}
+
+
+def _in(target: AbstractTarget, points: Any) -> Array:
+    """Points of a checkpoint in the precision of the target, seen to be of its size."""
+    assert target.space is not None
+    layout = target.space.layout
+    if points.shape[-1] != layout.size:
+        raise ValueError(
+            f"`target` has {layout.size} unconstrained coordinates, the checkpoint {points.shape[-1]}: it is of "
+            "another target. Name the one of the run, or none."
+        )
+    return jnp.asarray(np.asarray(points), layout.dtype)
 
 
 @eqx.filter_jit
