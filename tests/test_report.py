@@ -14,6 +14,7 @@ import pytest
 
 import steinkern as sk
 from steinkern import page
+from steinkern.checkpoint import newest, write
 from steinkern.report import charts, read_run, tables, write_report
 from steinkern.report.flow import MISSING, flow
 from steinkern.report.record import Frames
@@ -231,6 +232,21 @@ def test_with_the_target_a_checkpoint_gives_the_sites_and_the_discrepancy(direct
     np.testing.assert_allclose(run.sites["scale"], result.particles["scale"], rtol=1e-12)
     np.testing.assert_allclose(run.frames.sites["scale"], result.history.particles["scale"], rtol=1e-12)
     assert np.isfinite(run.traces["KSD"].value).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda saved: saved._replace(notes={}), "did not write where its particles are"),
+        (lambda saved: saved._replace(arrays=saved.arrays[:2]), "did not write where its particles are"),
+        (lambda saved: saved._replace(settings={"record_particles": True}), "how its parameters are laid out"),
+    ],
+    ids=["no place", "no history", "no layout"],
+)
+def test_a_checkpoint_of_another_make_is_one_clear_error(changed, message, directory, result, tmp_path):
+    write(tmp_path / "step-000000000006.ckpt", changed(newest(directory)))
+    with pytest.raises(ValueError, match=message):
+        read_run(tmp_path)
 
 
 def test_a_directory_without_a_run_is_one_clear_error(tmp_path):

@@ -95,28 +95,43 @@ def _arrays(saved: Saved) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, li
     """The points, those of the history, the steps of its lines, and velocity norm, step size and Stein ratio there."""
     place = saved.notes.get("points")
     with_particles = bool(saved.settings.get("record_particles"))
-    own = saved.arrays[-5:] if with_particles else saved.arrays[-4:]
-    if not isinstance(place, int) or not 0 <= place < len(saved.arrays) or saved.arrays[place].ndim != 2:
+    number = 5 if with_particles else 4
+    own = saved.arrays[-number:]
+    known = isinstance(place, int) and 0 <= place < len(saved.arrays) and saved.arrays[place].ndim == 2
+    if not known or len(own) < number or len({array.shape[:1] for array in own} - {()}) != 1:
         raise ValueError(
             f"`directory` holds a checkpoint (step {saved.step}) by a version that did not write where its particles "
             "are. Go on from it by one step, which writes a new one."
         )
+    assert isinstance(place, int)
     return saved.arrays[place], own[4] if with_particles else None, own[0], own[1:4]
+
+
+def _layout(saved: Saved) -> tuple[list[str], list[list[int]], Any]:
+    """The names and shapes of the leaves, and their supports where the space says them."""
+    try:
+        space = saved.settings["target"]["space"]
+        return list(space["layout"]["names"]), list(space["layout"]["shapes"]), space.get("supports")
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"`directory` holds a checkpoint (step {saved.step}) that does not say how its parameters are laid out. "
+            "Give `--target FILE.py:NAME`."
+        ) from error
 
 
 def _by_layout(saved: Saved, points: np.ndarray, batch_axes: int = 1) -> dict[str, np.ndarray]:
     """The columns of unconstrained points by the names of the leaves that they belong to."""
-    layout = saved.settings["target"]["space"]["layout"]
-    sizes = [int(np.prod(shape)) for shape in layout["shapes"]]
+    names, shapes, _ = _layout(saved)
+    sizes = [int(np.prod(shape)) for shape in shapes]
     pieces = np.split(points, np.cumsum(sizes)[:-1], axis=-1)
     return {
         name or "x": piece.reshape(*points.shape[:batch_axes], *shape)
-        for name, piece, shape in zip(layout["names"], pieces, layout["shapes"], strict=True)
+        for name, piece, shape in zip(names, pieces, shapes, strict=True)
     }
 
 
 def _coordinates_note(saved: Saved) -> str:
-    supports = saved.settings["target"]["space"].get("supports")
+    supports = _layout(saved)[2]
     return "" if supports is not None and all(map(is_real, supports)) else _UNCONSTRAINED
 
 
