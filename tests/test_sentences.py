@@ -2,17 +2,21 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from steinkern import cli
+from steinkern.ensemble import Ensemble
 from steinkern.experiments import sentence_study, sentences
 from steinkern.experiments.sentence_study import (
     METHODS,
+    PRECONDITIONED,
     Measured,
     Scores,
     Setting,
@@ -25,7 +29,11 @@ from steinkern.experiments.sentence_study import (
 )
 from steinkern.experiments.sentence_table import Finished, tables, verdicts
 from steinkern.experiments.text import generated
+from steinkern.kernel_rule import Averaged, MixtureAt, Plain
+from steinkern.langevin import PSGLD, SGLD
+from steinkern.stein import SVGD
 
+ONES = jnp.ones(2, jnp.float32)
 RESULTS = Path(__file__).parent.parent / "results" / "sentences"
 
 pytestmark = pytest.mark.usefixtures("quickly")
@@ -76,6 +84,42 @@ def test_long_corpora_have_a_handful_of_buckets():
     assert task.buckets[-1] == corpus.lengths.max()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_are_made_of_their_samplers(method):
+    kinds = {"sgld": SGLD, "psgld": PSGLD, "point": Ensemble}
+    sampler = build(method, 0.1, 0.37, num_data=50).sampler
+    assert type(sampler) is kinds.get(method, SVGD)
+    if method in ("sgld", "psgld"):
+        np.testing.assert_allclose(sampler.step_size, 0.1 / 50, rtol=1e-6)  # a float32
+        return
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+        moved = sampler.optimiser.update(ONES, sampler.optimiser.init(ONES))[0]
+    np.testing.assert_allclose(moved, -0.1, rtol=1e-5)  # Adam's first step is its step size, but for its epsilon
+    if method != "point":
+        rules = {"vanilla": Plain, "average": Averaged, "mixture": MixtureAt}
+        assert type(sampler.rule) is rules[method]
+    if method in PRECONDITIONED:
+        assert sampler.rule.settings.damping == 0.37
+        assert (sampler.rule.settings.decay, sampler.rule.settings.refresh_every) == (0.95, 10)
+
+
+@pytest.fixture(scope="module")
+def one_fold():
+    corpus, vectors = generated(80)
+    task = prepare(corpus, vectors, (0,))
+    return task, run_folds("point", [Setting([1e-2])], task, 1)[1]
+
+
+def test_training_and_validation_never_see_a_test_row(one_fold):
+    task, ours = one_fold
+    flipped = np.where(task.fold_of == 0, 1 - task.sentences.labels, task.sentences.labels)
+    other = replace(task, sentences=replace(task.sentences, labels=flipped))
+    theirs = run_folds("point", [Setting([1e-2])], other, 1)[1]
+    for part in ("validation_now", "validation_averaged"):
+        np.testing.assert_array_equal(getattr(ours, part).log_likelihood, getattr(theirs, part).log_likelihood)
+    np.testing.assert_allclose(ours.test_now.error, 1 - theirs.test_now.error, rtol=1e-5)  # float32
+
+
 @pytest.mark.parametrize("method", ["mixture"])
 def test_methods_learn_the_generated_corpus(method):
     corpus, vectors = generated()
@@ -87,13 +131,15 @@ def test_methods_learn_the_generated_corpus(method):
     assert kept.test.error.mean() < 0.25  # a twentieth of the labels is wrong; guessing errs on half
 
 
-def test_runs_depend_neither_on_other_runs_nor_on_other_folds():
-    corpus, vectors = generated(80)
-    both = run_folds("vanilla", [Setting([size] * 2) for size in (1e-3, 1e-2)], prepare(corpus, vectors, (0, 1)), 1)[1]
-    alone = run_folds("vanilla", [Setting([1e-2])], prepare(corpus, vectors, (1,)), 1)[1]
-    found, expected = both.validation_now.log_likelihood[1, 1], alone.validation_now.log_likelihood[0, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-4)  # float32
-    assert not np.allclose(both.test_now.log_likelihood[0], both.test_now.log_likelihood[1])
+def test_runs_depend_neither_on_other_runs_nor_on_other_folds_and_on_step_size_and_damping():
+    corpus, vectors = generated(60)
+    settings = [Setting([1e-2] * 2, [1e-3, 10.0]), Setting([1e-2] * 2, [1e-3] * 2), Setting([1e-3] * 2, [1e-3, 10.0])]
+    runs = run_folds("mixture", settings, prepare(corpus, vectors, (0, 1)), 1)[1].validation_now.log_likelihood
+    alone = run_folds("mixture", [Setting([1e-2], [10.0])], prepare(corpus, vectors, (1,)), 1)[1]
+    np.testing.assert_allclose(runs[0, 1], alone.validation_now.log_likelihood[0, 0], rtol=1e-4)  # float32
+    np.testing.assert_allclose(runs[0, 0], runs[1, 0], rtol=1e-4)
+    assert not np.allclose(runs[0, 1], runs[1, 1], rtol=1e-4)
+    assert not np.allclose(runs[0], runs[2], rtol=1e-4)
 
 
 def test_early_stopping_takes_the_best_finite_validation_check():
@@ -107,9 +153,8 @@ def test_early_stopping_takes_the_best_finite_validation_check():
     assert stopped("mixture", measured, "now").validation == 0
 
 
-def test_the_averaged_readout_averages_probabilities():
-    corpus, vectors = generated(80)
-    _, measured = run_folds("point", [Setting([1e-2])], prepare(corpus, vectors, (0,)), 1)
+def test_the_averaged_readout_averages_probabilities(one_fold):
+    _, measured = one_fold
     np.testing.assert_allclose(
         measured.test_now.log_likelihood[0, 0, 0], measured.test_averaged.log_likelihood[0, 0, 0]
     )
@@ -135,7 +180,21 @@ def test_one_fold_has_no_standard_error_and_no_false_verdict():
     assert "nan" not in "".join(tables(found, ["mr"], ["vanilla", "mixture", "point"]).values())
     text = "\n".join(verdicts(found))
     assert "mixture − Vanilla SVGD, paired over folds: mr +0.00 (level)." in text
-    assert "best method on 1 of 1 (mr)." in text
+    assert "of our best method, on 1 of 1 (mr)." in text
+
+
+def test_verdicts_are_even_handed_and_paired():
+    def with_errors(*errors):
+        scores = {"error": np.array(errors), "log_likelihood": -np.array(errors), "ece": np.array(errors)}
+        return Finished.of({"now": scores, "averaged": scores})
+
+    found = {("mr", "mixture"): with_errors(0.10, 0.30), ("mr", "vanilla"): with_errors(0.11, 0.30)}
+    assert "mixture − Vanilla SVGD, paired over folds: mr -0.50 ± 0.50 (level)." in "\n".join(verdicts(found))
+    found["mr", "vanilla"] = with_errors(0.09, 0.29)  # far within each one's own error, but behind on every fold
+    text = "\n".join(verdicts(found))
+    assert "Test error, %, mixture − Vanilla SVGD, paired over folds: mr +1.00 ± 0.00 (worse)." in text
+    assert "Test error, %: the mixture is best, or within one standard error (paired over folds) of our best" in text
+    assert "of our best method, on none." in text
 
 
 def test_step_sizes_that_are_none_are_refused():
@@ -179,19 +238,39 @@ def test_quick_mode_runs_end_to_end_and_goes_on_where_it_stopped(tmp_path, small
 
 def test_search_keeps_validation_alone_and_chooses_for_every_fold(tmp_path, small, monkeypatch):
     monkeypatch.setattr(sentence_study, "STEP_SIZES", (1e-3, 1e-2))
+    monkeypatch.setattr(sentence_study, "DAMPINGS", (0.1, 1.0))
     monkeypatch.setattr(sentences, "EPOCHS", 1)
-    sentences.search(("generated",), tmp_path, methods=("vanilla",), progress=lambda text: None)
-    log = json.loads((tmp_path / "search.json").read_text())["generated/vanilla"]
-    assert np.shape(log["result"]) == (2, 10)
-    winners = json.loads((tmp_path / "settings.json").read_text())["winners"]["generated"]["vanilla"]
-    assert winners == {"step_size": [(1e-3, 1e-2)[i] for i in np.argmax(log["result"], axis=0)]}
+    corpus, vectors = generated(60)
+    monkeypatch.setattr(sentences, "load_sentences", lambda name, where: corpus)
+    monkeypatch.setattr(sentences, "word_vectors", lambda words, paths: (vectors, [len(words)]))
+    sentences.search(("mr",), tmp_path, methods=("average",), progress=lambda text: None)
+    log = json.loads((tmp_path / "search.json").read_text())
+    runs = np.concatenate([log[f"mr/average/damping {damping}"]["result"] for damping in ("0.1", "1")])
+    assert runs.shape == (4, 10)
+    best = np.argmax(runs, axis=0)
+    winners = json.loads((tmp_path / "settings.json").read_text())["winners"]["mr"]["average"]
+    assert winners["step_size"] == [(1e-3, 1e-2, 1e-3, 1e-2)[i] for i in best]
+    assert winners["damping"] == [(0.1, 0.1, 1.0, 1.0)[i] for i in best]
+
+
+def test_a_damping_that_diverges_does_not_end_the_search(tmp_path, monkeypatch):
+    def runs(method, settings, task, epochs):
+        scores = np.full((len(settings), 10, 1), np.nan if settings[0].damping[0] == 0.01 else -1.0)
+        return [1], Measured(*[Scores(scores, scores, scores)] * 4)
+
+    corpus, vectors = generated(60)
+    monkeypatch.setattr(sentences, "load_sentences", lambda name, where: corpus)
+    monkeypatch.setattr(sentences, "word_vectors", lambda words, paths: (vectors, [len(words)]))
+    monkeypatch.setattr(sentences, "run_folds", runs)
+    sentences.search(("mr",), tmp_path, methods=("mixture",), progress=lambda text: None)
+    assert json.loads((tmp_path / "settings.json").read_text())["winners"]["mr"]["mixture"]["damping"] == [0.1] * 10
 
 
 def test_every_fold_gets_the_setting_of_its_own_best_validation():
     settings = [Setting([size] * 3, [damping] * 3) for size, damping in [(0.1, 1.0), (0.2, 1.0), (0.1, 2.0)]]
     chosen = sentences.choose(settings, [[None, -1.0, -3.0], [-2.0, -2.0, -2.0], [-3.0, -3.0, -1.0]])
     assert chosen == Setting([0.2, 0.1, 0.1], [1.0, 1.0, 2.0])
-    with pytest.raises(ValueError, match="no setting"):
+    with pytest.raises(ValueError, match="no setting ended with a finite log-likelihood on fold 0"):
         sentences.choose([Setting([0.1, 0.1])] * 2, [[None, -1.0], [None, -2.0]])
 
 
@@ -199,6 +278,7 @@ def test_every_fold_gets_the_setting_of_its_own_best_validation():
     ("options", "message"),
     [
         (["--datasets", "imdb"], "`--datasets` must be among mr, cr, subj, mpqa, got imdb"),
+        (["--datasets", "generated"], "`--datasets` must be among mr, cr, subj, mpqa, got generated"),
         (["--methods", "svn"], "`--methods` must be among"),
         (["--folds", "11"], "`--folds` must be a whole number from 1 to 10"),
         (["--data", "nowhere"], "docs/data.md"),
@@ -206,6 +286,9 @@ def test_every_fold_gets_the_setting_of_its_own_best_validation():
         (["--settings", "nowhere.json"], "`--settings` nowhere.json cannot be read"),
         (["--settings", "few.json"], "there must be 10 of step_size, one a fold"),
         (["--settings", "bare.json"], "mixture has a damping"),
+        (["--settings", "null.json"], "is not a settings.json from --tune: it has another layout."),
+        (["--settings", "list.json"], "vanilla must have step_size, and damping where it has a metric, got [0.1]"),
+        (["--settings", "other.json"], "is not a settings.json from --tune: it has another layout."),
         (["--quick", "--jobs", "0"], "`jobs` must be a whole number"),
         (["--quick", "--datasets", "mr"], "`--quick` runs on a generated corpus"),
         (["--tune", "--folds", "2"], "`--tune` searches settings for all folds"),
@@ -214,6 +297,9 @@ def test_every_fold_gets_the_setting_of_its_own_best_validation():
 def test_bad_input_is_one_line_and_a_non_zero_exit(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("few.json").write_text('{"winners": {"mr": {"vanilla": {"step_size": [0.1]}}}}')
+    Path("null.json").write_text('{"winners": {"mr": {"vanilla": {"step_size": null}}}}')
+    Path("list.json").write_text('{"winners": {"mr": {"vanilla": [0.1]}}}')
+    Path("other.json").write_text("[1, 2]")
     Path("bare.json").write_text('{"winners": {"mr": {"mixture": {"step_size": [0.1]}}}}')
     monkeypatch.setattr(sys, "argv", ["steinkern", "reproduce", "sentences", *options])
     with pytest.raises(SystemExit) as error:

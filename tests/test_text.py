@@ -134,7 +134,7 @@ def test_text_tables_may_hold_words_with_spaces_that_nobody_wants(tmp_path):
 
 def test_words_and_vectors_of_different_numbers_are_refused(tmp_path):
     np.savez(tmp_path / "x.npz", words=np.array(["good"]), vectors=np.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"1 words, but vectors of shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"words of shape \(1,\), but vectors of shape \(2, 3\)"):
         word_vectors(["good"], [tmp_path / "x.npz"])
     with pytest.raises(FileNotFoundError, match=r"`--vectors` .* is not there"):
         word_vectors(["good"], [tmp_path / "nowhere.npz"])

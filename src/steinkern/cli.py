@@ -221,7 +221,7 @@ def reproduce_sentences(
 
 
 def _names(listed: str) -> list[str]:
-    return [name.strip() for name in listed.split(",") if name.strip()]
+    return listed.replace(",", " ").split()
 
 
 def _check_modes(quick: bool, tune: bool) -> None:

@@ -95,7 +95,12 @@ def read_winners(path: Path | None, packaged: str, check: Callable[[Mapping[str,
     except OSError as error:
         raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {error!r}.") from error
+        raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {_in_words(error)}.") from error
+
+
+def _in_words(error: Exception) -> str:
+    """An error of the reader's as it is; one of Python's own, which speaks of code, as what it means for a file."""
+    return str(error) if type(error) is ValueError else "it has another layout"
 
 
 def former_winners(path: Path) -> dict[str, Any]:

@@ -28,7 +28,9 @@ def _dots(finished: Rows) -> Figure:
     figure = Figure(figsize=(1.6 * len(names) + 1.6, 1.9 * len(METRICS)), layout="constrained")
     parts: Any = figure.subfigures(len(METRICS), 1)
     for part, (metric, (title, _, _)) in zip(parts, METRICS.items(), strict=True):
-        part.supxlabel(title + (" (×: the paper)" if metric == "error" else ""), fontsize=8.5)
+        part.supxlabel(
+            title + (" (×: the paper)" if metric == "error" and set(names) & set(TABLE_2) else ""), fontsize=8.5
+        )
         panels = part.subplots(1, len(names), sharey=True, squeeze=False)[0]
         for axes, name in zip(panels, names, strict=True):
             for method, height in zip(methods, heights, strict=True):

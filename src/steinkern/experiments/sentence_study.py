@@ -12,9 +12,9 @@ validation log-likelihood, for two readouts: "now", the particles of that check,
 the predictive probabilities over the checks up to it (the released code of the paper averages over its checks too).
 
 A method's step size, and the damping of the metric where there is one, are chosen for every fold by itself, on the
-validation part of its training rows, over one grid for all methods; no fold's choice sees its test rows. Dropout, the
-network's step sizes and the readout's average were settled with the point estimate on validation rows of three folds,
-which are test rows of other folds.
+validation part of its training rows; no fold's choice sees its test rows. All methods have the same grid of step sizes,
+the matrix variants three dampings for each. Dropout, the network's step sizes and the readout's average were settled
+with the point estimate on validation rows of three folds, which are test rows of other folds.
 """
 
 import math
@@ -82,7 +82,7 @@ def checked(setting: Setting, method: str) -> Setting:
     if (setting.damping is not None) != (method in PRECONDITIONED):
         raise ValueError(f"{method} has {'a' if method in PRECONDITIONED else 'no'} damping")
     for name, values in asdict(setting).items():
-        if values is not None:
+        if name == "step_size" or values is not None:
             check_positive(name, values)
             if np.shape(values) != (FOLDS,):
                 raise ValueError(f"there must be {FOLDS} of {name}, one a fold, got {values}")
@@ -191,7 +191,7 @@ class Stopped(NamedTuple):
 
     check: np.ndarray
     validation: np.ndarray
-    """The validation log-likelihood, by which step sizes are chosen."""
+    """The validation log-likelihood, by which settings are chosen."""
     test: Scores
 
 
@@ -228,7 +228,7 @@ class Arrays(NamedTuple):
     shares: Array
 
 
-Rows: TypeAlias = Sequence[tuple[Array, Array]]
+Buckets: TypeAlias = Sequence[tuple[Array, Array]]
 
 
 def trial(
@@ -239,9 +239,9 @@ def trial(
     damping: Any,
     task: Task,
     arrays: Arrays,
-    train: Rows,
-    validation: Rows,
-    test: Rows,
+    train: Buckets,
+    validation: Buckets,
+    test: Buckets,
     checks: int,
     steps: int,
 ) -> Measured:
@@ -276,7 +276,7 @@ def trial(
         which = jr.categorical(jr.fold_in(schedule, count), jnp.log(arrays.shares))
         return jax.lax.switch(which, [partial(within, bucket) for bucket in range(len(task.buckets))]), count + 1
 
-    def predict(state: Any, part: Rows) -> Array:
+    def predict(state: Any, part: Buckets) -> Array:
         """The particles' mean probabilities of all rows of a part, bucket after bucket."""
         pieces = []
         for (rows, _), length in zip(part, task.buckets, strict=True):
@@ -309,7 +309,7 @@ def _probabilities(points: Points, seen: Float[Array, "rows width"]) -> Float[Ar
     return jnp.mean(jax.nn.softmax(jnp.einsum("ncw,rw->nrc", outputs, seen)), axis=0)
 
 
-def _labels_and_weights(arrays: Arrays, part: Rows) -> tuple[Array, Array]:
+def _labels_and_weights(arrays: Arrays, part: Buckets) -> tuple[Array, Array]:
     labels = [arrays.labels[rows] for rows, _ in part]
     weights = [(jnp.arange(len(rows), dtype=count.dtype) < count).astype(arrays.vectors.dtype) for rows, count in part]
     return jnp.concatenate(labels), jnp.concatenate(weights)

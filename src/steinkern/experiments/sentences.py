@@ -30,7 +30,7 @@ from .sentence_study import (
     run_folds,
     stopped,
 )
-from .sentence_table import CAPTION, Finished, Rows, rows_of, tables, verdicts
+from .sentence_table import Finished, Rows, caption, rows_of, tables, verdicts
 from .text import TABLES, TEXTS, generated, load_sentences, word_vectors
 
 QUICK = "generated"
@@ -81,8 +81,9 @@ def reproduce(
     _check_folds(folds)
     chosen = _read_settings(settings)
     names, folds = ((QUICK,), min(folds, _QUICK_FOLDS)) if quick else (names, folds)
-    tasks, found = _tasks(names, data, vectors, folds)
-    winners = {name: {method: _setting(chosen, name, method, folds) for method in runs} for name in names}
+    tasks, found = _quick_task(folds) if quick else _tasks(names, data, vectors, folds)
+    own = {method: _quick_setting(method, folds) for method in runs}
+    winners = {QUICK: own} if quick else {n: {m: _setting(chosen, n, m, folds) for m in runs} for n in names}
     pieces = [
         _Piece(name, method, tasks[name], (winners[name][method],), _QUICK_EPOCHS if quick else EPOCHS)
         for name in names
@@ -100,6 +101,7 @@ def reproduce(
         "protocol": {name: task.protocol() for name, task in tasks.items()},
         "quick": quick,
         "words_found": found,
+        "vectors": _vector_names(vectors, quick),
         "step_sizes": STEP_SIZES,
         "dampings": DAMPINGS,
         "winners": {name: {method: _as_json(own) for method, own in rows.items()} for name, rows in winners.items()},
@@ -109,9 +111,8 @@ def reproduce(
     write_json(directory / "folds.json", {name: _digits(task) for name, task in tasks.items()})
     report = Report(tables(finished, names, runs), verdicts(finished))
     lines = "\n".join(f"- {line}" for line in report.verdicts)
-    note = "A quick look: a generated corpus.\n\n" if quick else ""
-    caption = CAPTION.format(folds=folds)
-    write_text(directory / "table.md", note + "\n\n".join([caption, *report.tables.values(), lines]) + "\n")
+    words = caption(folds, None if quick else _vector_names(vectors, quick))
+    write_text(directory / "table.md", "\n\n".join([words, *report.tables.values(), lines]) + "\n")
     if figures:
         from .sentence_figures import write_dots  # matplotlib may be missing where the runs are made
 
@@ -140,16 +141,22 @@ def search(
     prepare_directory(directory)
     journal = Journal(directory / "search.json")
 
-    winners = former_winners(directory / "settings.json")
+    winners: dict[str, dict[str, Any]] = {}
+    for name, methods_of in former_winners(directory / "settings.json").items():
+        winners[name] = {method: _as_json(_from_json(values, method)) for method, values in methods_of.items()}
 
     def say(piece: _Piece, done: Any) -> None:
-        progress(f"{piece.key}: {choose(piece.settings, done).step_size}")
+        best = np.max([[-np.inf if value is None else value for value in run] for run in done], axis=0)
+        progress(f"{piece.key}: validation log-likelihood {np.mean(best):.4f} at every fold's best step size")
 
     results = run_pieces([piece for own in pieces.values() for piece in own], journal, number_of_jobs(jobs), say)
     for (name, method), own in pieces.items():
         settings = [setting for piece in own for setting in piece.settings]
         validation = [run for piece in own for run in results[piece.key]]
-        winners.setdefault(name, {})[method] = _as_json(choose(settings, validation))
+        try:
+            winners.setdefault(name, {})[method] = _as_json(choose(settings, validation))
+        except ValueError as error:
+            raise ValueError(f"{name}/{method}: {error} Give smaller step sizes to `STEP_SIZES`.") from error
     write_json(directory / "settings.json", {"winners": winners})
 
 
@@ -161,8 +168,9 @@ def choose(settings: Sequence[Setting], validation: Sequence[Sequence[float | No
         validation: (settings, folds); None where a run had no finite one.
     """
     values = np.array([[-np.inf if value is None else value for value in run] for run in validation], float)
-    if np.any(np.all(np.isinf(values), axis=0)):
-        raise ValueError("no setting ended with a finite log-likelihood.")
+    hopeless = np.flatnonzero(np.all(np.isinf(values), axis=0))
+    if len(hopeless):
+        raise ValueError(f"no setting ended with a finite log-likelihood on fold {hopeless[0]}.")
     best = list(enumerate(np.argmax(values, axis=0)))
     sizes = [settings[which].step_size[fold] for fold, which in best]
     dampings = [own[fold] for fold, which in best if (own := settings[which].damping) is not None]
@@ -171,7 +179,7 @@ def choose(settings: Sequence[Setting], validation: Sequence[Sequence[float | No
 
 @dataclass(frozen=True)
 class _Piece(AbstractPiece):
-    """One dataset and method: several runs, each with a setting for every fold."""
+    """One dataset and method: runs with a setting for every fold, one for the table and several for a search."""
 
     name: str
     method: Method
@@ -193,7 +201,7 @@ class _Piece(AbstractPiece):
         }
 
     def run(self) -> Any:
-        """Of the first run: the checks, and the test scores of both readouts where early stopping stopped them."""
+        """The checks, and the test scores of both readouts where early stopping stopped them."""
         checks, measured = run_folds(self.method, self.settings, self.task, self.epochs)
         done: dict[str, Any] = {"checks": checks, "validation": rounded(stopped(self.method, measured).validation)}
         for readout in READOUTS:
@@ -221,20 +229,25 @@ def _tasks(
     names: Sequence[str], data: Path | None, vectors: Sequence[Path] | None, folds: int
 ) -> tuple[dict[str, Task], dict[str, list[int]]]:
     """The tasks, and how many of each one's words every table of vectors has."""
-    if tuple(names) != (QUICK,):
-        check_names("--datasets", names, TEXTS)
+    check_names("--datasets", names, TEXTS)
     where = data_directory(data)
     paths = [where / "vectors" / f"{table}.npz" for table in TABLES] if vectors is None else list(vectors)
     tasks, found = {}, {}
     for name in names:
-        if name == QUICK:
-            sentences, own = generated()
-            found[name] = [len(own)]
-        else:
-            sentences = load_sentences(name, where)
-            own, found[name] = word_vectors(sentences.words, paths)
+        sentences = load_sentences(name, where)
+        own, found[name] = word_vectors(sentences.words, paths)
         tasks[name] = prepare(sentences, own, range(folds))
     return tasks, found
+
+
+def _quick_task(folds: int) -> tuple[dict[str, Task], dict[str, list[int]]]:
+    sentences, own = generated()
+    return {QUICK: prepare(sentences, own, range(folds))}, {QUICK: [len(own)]}
+
+
+def _vector_names(vectors: Sequence[Path] | None, quick: bool) -> list[str]:
+    """Which tables the word vectors are from."""
+    return [QUICK] if quick else list(TABLES) if vectors is None else [path.name for path in vectors]
 
 
 def _digits(task: Task) -> str:
@@ -256,12 +269,20 @@ def _as_json(setting: Setting) -> dict[str, list[float]]:
     return {name: list(values) for name, values in asdict(setting).items() if values is not None}
 
 
+def _quick_setting(method: str, folds: int) -> Setting:
+    return Setting([_QUICK_STEP] * folds, [_QUICK_DAMPING] * folds if method in PRECONDITIONED else None)
+
+
 def _setting(chosen: Mapping[str, Any], name: str, method: str, folds: int) -> Setting:
-    if name == QUICK:
-        return Setting([_QUICK_STEP] * folds, [_QUICK_DAMPING] * folds if method in PRECONDITIONED else None)
     if method not in chosen.get(name, {}):
         raise ValueError(f"`--settings` holds none for {method} on {name}. Run `--tune` for them.")
     return Setting(**{key: values[:folds] for key, values in _as_json(chosen[name][method]).items()})
+
+
+def _from_json(values: Any, method: str) -> Setting:
+    if not isinstance(values, dict) or not {"step_size"} <= set(values) <= {"step_size", "damping"}:
+        raise ValueError(f"{method} must have step_size, and damping where it has a metric, got {values}")
+    return checked(Setting(**values), method)
 
 
 def _read_settings(path: Path | None) -> dict[str, dict[str, Setting]]:
@@ -269,7 +290,7 @@ def _read_settings(path: Path | None) -> dict[str, dict[str, Setting]]:
 
     def check(winners: Mapping[str, Any]) -> dict[str, dict[str, Setting]]:
         return {
-            name: {method: checked(Setting(**values), method) for method, values in methods.items()}
+            name: {method: _from_json(values, method) for method, values in methods.items()}
             for name, methods in winners.items()
         }
 

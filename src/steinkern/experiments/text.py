@@ -154,6 +154,8 @@ def read_vectors(path: Path, words: frozenset[str]) -> dict[str, Float32[np.ndar
         raise FileNotFoundError(
             f"`--vectors` {path} is not there. See docs/data.md for tables that can be had."
         ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`--vectors` {path} is neither .npz, .bin nor text. Unpack it if it is packed.") from error
     except (ValueError, KeyError, EOFError, BadZipFile, IndexError, TypeError, zlib.error) as error:
         reason = " ".join(str(error).split())[:120]
         raise ValueError(f"`--vectors` {path} is not a table of word vectors: {reason}.") from error
@@ -163,8 +165,8 @@ def _read_npz(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     with np.load(path, allow_pickle=False) as file:
         words = file["words"]
         vectors = file["vectors"] if "vectors" in file else file["table"][file["row"]]
-    if vectors.ndim != 2 or len(words) != len(vectors):
-        raise ValueError(f"{len(words)} words, but vectors of shape {vectors.shape}")
+    if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors):
+        raise ValueError(f"words of shape {words.shape}, but vectors of shape {vectors.shape}")
     yield from zip(map(str, words), vectors, strict=True)
 
 
