@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 LOWEST ?= .venv-lowest
 SOURCES := src tests benchmarks
 
-.PHONY: help setup demo test lint types contract tests test-lowest soak format bench bench-gpu clean
+.PHONY: help setup demo test lint types contract tests test-browser test-lowest soak format bench bench-gpu clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
 	@echo "make test       set up, then lint, format check, types, import contract and the tests"
+	@echo "make test-browser  the tests of the pages in headless Chromium; without a browser they fail, where make test skips them"
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
@@ -44,6 +45,9 @@ contract: setup
 
 tests: setup
 	$(BIN)/pytest -n 2
+
+test-browser: setup
+	STEINKERN_TEST_BROWSER=required $(BIN)/pytest -m browser
 
 soak: setup
 	$(BIN)/pytest -m soak

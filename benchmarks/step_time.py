@@ -21,7 +21,8 @@ import jax
 import numpy as np
 from contenders import Prepare, Problem, Run
 
-from steinkern.experiments.results import Row, environment, write_results
+from steinkern.experiments.results import Row, write_results
+from steinkern.files import environment
 
 
 class Budget(NamedTuple):

@@ -1,5 +1,6 @@
 """Strict numerics for every test: double precision, no implicit promotion of types or ranks, seeds from test names."""
 
+import signal
 import zlib
 from contextlib import contextmanager
 
@@ -33,3 +34,11 @@ def compiled_quickly():
 def key(request):
     """A PRNG key fixed by the test's name and parameters."""
     return jr.key(zlib.crc32(request.node.name.encode()))
+
+
+@pytest.fixture
+def heard():
+    """Python's own handler of Ctrl-C: a process that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

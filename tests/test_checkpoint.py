@@ -118,7 +118,7 @@ def test_two_are_kept_and_what_a_kill_left_behind_is_cleared(tmp_path):
 def test_no_code_is_loaded():
     source = Path(files.__file__).parent
     for path in source.rglob("*.py"):
-        loaded = re.search(r"\bpickle\b|allow_pickle=True|\b(eval|exec)\(|joblib|yaml", path.read_text())
+        loaded = re.search(r"\bpickle\b|allow_pickle=True|(?<![.\w])(eval|exec)\(|joblib|yaml", path.read_text())
         assert not loaded, path
 
 
@@ -369,14 +369,6 @@ def press_ctrl_c(at: int):
             os.kill(os.getpid(), signal.SIGINT)
 
     return callback
-
-
-@pytest.fixture
-def heard():
-    """Python's own handler of Ctrl-C: a process that was started in the background ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heard")

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from steinkern import cli
+from tests import browser
 from tests.conftest import compiled_quickly
 
 
@@ -66,6 +67,26 @@ def test_page_needs_no_network(quick_study):
     page = (directory / "index.html").read_text()
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!data:)", page)
     assert "$" not in re.sub(r"<script.*?</script>|<pre>.*?</pre>", "", page, flags=re.S)
+
+
+@pytest.mark.browser
+def test_the_page_s_slider_moves_the_particles_of_every_method(quick_study, tmp_path):
+    _, directory = quick_study
+    seen = browser.ask(
+        directory / "index.html",
+        tmp_path,
+        """
+        const box = document.querySelector("[data-flow]"), slider = box.querySelector("input");
+        const look = () => [...box.querySelectorAll("canvas")].map((canvas) => canvas.toDataURL());
+        const before = look();
+        slider.value = slider.max; slider.dispatchEvent(new Event("input"));
+        const after = look();
+        const label = box.querySelector("output").textContent;
+        return { moved: after.map((picture, k) => picture !== before[k]), label };
+        """,
+    )
+    assert seen["moved"] == [True] * 4
+    assert seen["label"].startswith("iteration ")
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ def python_blocks(page: Path) -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S))
 
 
-def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, quickly, capsys):
+def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, quickly, capsys, monkeypatch, tmp_path):
     names: dict = {}
+    monkeypatch.chdir(tmp_path)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         exec(compile(python_blocks(ROOT / "README.md"), "README.md", "exec"), names)
     printed = capsys.readouterr().out
@@ -37,6 +38,7 @@ def test_readme_examples_run_as_printed_and_say_what_they_say(single_precision, 
     assert float(names["bayes"].particles["slope"].mean()) == pytest.approx(1.5, abs=0.1)
     assert float(names["noise"]) == pytest.approx(0.12, abs=0.02)
     assert names["result"].status is sk.Status.FINISHED
+    assert "log_density" in (tmp_path / "out" / "banana" / "index.html").read_text()
     # As printed; another machine's float32 takes another path.
     assert float(names["accuracy"]) == pytest.approx(0.99, abs=0.02)
 

@@ -317,7 +317,8 @@ WORDS = st.one_of(
     st.sampled_from(
         ["reproduce", "toy", "covtype", "uci", "data", "check", "fetch", "boston", "--help", "--version", "--seeds",
          "--targets", "star", "--methods", "svn", "--trials", "--tune", "--quick", "--hidden-layers", "--jobs", "0",
-         "-1", "3", "--data", "--settings", "--out", "nowhere", "--datasets", "1e9", "--"]
+         "-1", "3", "--data", "--settings", "--out", "nowhere", "--datasets", "1e9", "--", "sample", "report", "a.py:f",
+         "--resume", "--restart", "--method", "--particles", "--steps", "--dim", "--seed", "p.npz", "--target"]
     ),
     st.text(max_size=8),
 )  # fmt: skip

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from steinkern.experiments.results import Row, aligned, environment, read_results, write_json, write_results
+from steinkern.experiments.results import Row, aligned, read_results, write_json, write_results
+from steinkern.files import environment
 
 
 def test_row_holds_mean_and_standard_error_over_trials():

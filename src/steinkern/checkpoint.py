@@ -64,21 +64,14 @@ class Store:
 
     def latest(self) -> Saved | None:
         """The newest whole checkpoint, or `None`. A damaged one is passed over with a warning."""
-        files = self._files()
-        for number, path in enumerate(reversed(files), start=1):
-            try:
-                saved = read(path)
-            except DamagedCheckpoint as damage:
-                instead = "The one before it is used" if number < len(files) else "None is left: the run starts anew"
-                warnings.warn(f"{damage} {instead}.", RuntimeWarning, stacklevel=5)
-                continue
-            self._check(saved, path)
-            return saved
-        return None
+        saved = newest(self.directory, "None is left: the run starts anew")
+        if saved is not None:
+            self._check(saved)
+        return saved
 
     def save(self, step: int, arrays: Sequence[np.ndarray], notes: Mapping[str, Any]) -> None:
         """Write a checkpoint, then drop all but the last two. A failure leaves the former ones as they were."""
-        path = self.directory / f"step-{step:012d}.ckpt"
+        path = _path(self.directory, step)
         try:
             write(path, Saved(step, self.settings, dict(notes), list(arrays)))
         except OSError as error:
@@ -86,20 +79,37 @@ class Store:
                 f"the checkpoint at step {step} could not be written to {self.directory}: {error.strerror}. The last "
                 "good one, if there was one, is intact; make room and run the same call again to go on from it."
             ) from error
-        for old in [*self._files()[:-_KEPT], *self.directory.glob("step-*.partial")]:
+        for old in [*_files(self.directory)[:-_KEPT], *self.directory.glob("step-*.partial")]:
             old.unlink(missing_ok=True)
 
-    def _files(self) -> list[Path]:
-        return sorted(self.directory.glob("step-*.ckpt"))
-
-    def _check(self, saved: Saved, path: Path) -> None:
+    def _check(self, saved: Saved) -> None:
         found = difference(saved.settings, self.settings)
         if found is not None:
             name, before, now = found
             raise ValueError(
-                f"`checkpoint` {path} is of another run: its {name} is {before}, here it is {now}. Run with what it "
-                "was made from, or choose another directory."
+                f"`checkpoint` {_path(self.directory, saved.step)} is of another run: its {name} is {before}, here it "
+                f"is {now}. Run with what it was made from, or choose another directory."
             )
+
+
+def newest(directory: Path, none_left: str = "None is left") -> Saved | None:
+    """The newest whole checkpoint in a directory, or `None`. A damaged one is passed over with a warning."""
+    files = _files(directory)
+    for number, path in enumerate(reversed(files), start=1):
+        try:
+            return read(path)
+        except DamagedCheckpoint as damage:
+            instead = "The one before it is used" if number < len(files) else none_left
+            warnings.warn(f"{damage} {instead}.", RuntimeWarning, stacklevel=6)
+    return None
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("step-*.ckpt"))
+
+
+def _path(directory: Path, step: int) -> Path:
+    return directory / f"step-{step:012d}.ckpt"
 
 
 def write(path: Path, saved: Saved) -> None:

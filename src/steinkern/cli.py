@@ -12,10 +12,11 @@ from tqdm.auto import tqdm
 try:
     import typer
 except ImportError as error:
-    raise SystemExit("the steinkern command needs its extra: pip install 'steinkern[experiments]'") from error
+    raise SystemExit("the steinkern command needs its extra: pip install 'steinkern[cli]'") from error
 
 from . import __version__
 from .cli_data import data
+from .cli_sample import report, sample
 from .experiments import covtype, covtype_study, sentence_study, sentences, text, toy, uci, uci_study
 from .experiments.results import aligned
 
@@ -24,12 +25,17 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text: examples keep their lines, and brackets stay brackets
 )
 reproduce = typer.Typer(
-    help="Run an experiment of the paper: tables, figures and a page to look at.", no_args_is_help=True
+    help="Run an experiment of the paper: tables, figures and a page to look at.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(data, name="data")
+app.command("sample")(sample)
+app.command("report")(report)
 
 
 def main() -> None:

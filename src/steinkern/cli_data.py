@@ -10,7 +10,7 @@ from .experiments.sources import Status
 from .experiments.sources import check as check_sources
 from .experiments.sources import fetch as fetch_sources
 
-data = typer.Typer(help="Fetch and check the datasets of the experiments.", no_args_is_help=True)
+data = typer.Typer(help="Fetch and check the datasets of the experiments.", no_args_is_help=True, rich_markup_mode=None)
 
 Directory = Annotated[
     Path | None,

@@ -50,4 +50,5 @@ def combine(results: Sequence[Any]) -> Result:
         num_steps=max(result.num_steps for result in results),
         history=History(np.zeros(0, int), none, none, none, None),
         loop=None,
+        warnings=tuple(dict.fromkeys(text for result in results for text in result.warnings)),
     )

@@ -4,6 +4,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -30,7 +31,7 @@ from .interrupt import interruptible
 from .loop import LONG_STEPS, LoopState, first_loop
 from .particles import check_particles
 from .result import DivergedError, Faults, History, Result, Status
-from .resume import restore, save, settings_of
+from .resume import options_of, restore, save, settings_of
 from .run import Run, until
 from .sampler import AbstractSampler, Info
 from .target import AbstractTarget, as_target
@@ -123,8 +124,7 @@ def fit(
 
     log_densities, scores = look(points)
     _check_first_particles(log_densities, scores)
-    if sampler.differentiates:
-        _warn(caution.before(points, log_densities, scores, look))
+    warned = _warn(caution.before(points, log_densities, scores, look)) if sampler.differentiates else ()
 
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
         loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
@@ -169,9 +169,10 @@ def fit(
     outside = run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
     result = _result(run, outside, ended)
     if result.faults.stuck:
-        _warn([_stuck(result)])
+        warned += _warn([_stuck(result)])
     if result.status in (Status.FINISHED, Status.CONVERGED):
-        _warn(caution.after(run, example))
+        warned += _warn(caution.after(run, example))
+    result = replace(result, warnings=warned)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
@@ -266,9 +267,11 @@ def _check_first_particles(log_densities: Array, scores: Array) -> None:
             )
 
 
-def _warn(texts: Iterable[str]) -> None:
-    for text in texts:
+def _warn(texts: Iterable[str]) -> tuple[str, ...]:
+    said = tuple(texts)
+    for text in said:
         warnings.warn(text, SteinWarning, stacklevel=3)
+    return said
 
 
 def _result(run: Run, outside: int, ended: str) -> Result:
@@ -287,7 +290,7 @@ def _result(run: Run, outside: int, ended: str) -> Result:
     points = loop.state.points
     return Result(
         _constrained(run.target, points, 1), points, status, " ".join([message, *faults.sentences()]), int(loop.step),
-        history, faults, run.target_now, run.sampler, loop,
+        history, faults, run.target_now, run.sampler, loop, options_of(run),
     )  # fmt: skip
 
 

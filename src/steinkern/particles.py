@@ -76,11 +76,8 @@ class Layout(eqx.Module):
 
     def coordinate_names(self) -> tuple[str, ...]:
         """A name for every coordinate, such as "weights[2,0]"."""
-        names = []
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            for index in np.ndindex(*shape):
-                names.append(f"{name or 'x'}[{','.join(map(str, index))}]" if shape else name or "x")
-        return tuple(names)
+        parts = zip(self.names, self.shapes, strict=True)
+        return tuple(coordinate for name, shape in parts for coordinate in coordinate_names(name, shape))
 
     def ravel(self, particle: PyTree) -> Vector:
         """One particle as a vector."""
@@ -95,6 +92,12 @@ class Layout(eqx.Module):
         pieces = jnp.split(vector, list(accumulate(self.sizes))[:-1])
         leaves = [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
+
+
+def coordinate_names(name: str, shape: Sequence[int]) -> list[str]:
+    """The names of all coordinates of one array: "weights[2,0]"; a scalar's is its own."""
+    own = name or "x"
+    return [f"{own}[{','.join(map(str, index))}]" if shape else own for index in np.ndindex(*shape)]
 
 
 def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, PyTree]:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -14,9 +16,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._types import Batch, Key, Points, PyTree, check_count
+from .description import described
+from .files import environment
 from .interop.arviz import from_groups
 from .particles import Layout
 from .prediction import Prediction, predict
+from .report import Frames, Record, Trace, write_report
+from .report.facts import target_name
+from .report.record import RECORD_PARTICLES, by_name, chosen_lines, discrepancy, shared_in_words
 from .sampler import AbstractSampler
 from .target import AbstractTarget
 
@@ -98,6 +105,10 @@ class Result:
     sampler: AbstractSampler
     loop: Any
     """Everything the next step needs; `None` where particles were combined or resampled."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The options of `fit` as JSON: batch size, recording, tolerance, the shapes of the data, the key."""
+    warnings: tuple[str, ...] = ()
+    """What `SteinWarning` said of the run."""
 
     @property
     def shared(self) -> PyTree:
@@ -173,6 +184,101 @@ class Result:
         """
         data = jax.tree.map(jnp.asarray, data)
         self.target.check_data(data, None)
+        return from_groups(
+            posterior=self.target.sites(self.particles),
+            sample_stats={"lp": _log_densities(self.target, self.points, data)},
+            observed_data=self.target.observed() if observed is None else observed,
+            posterior_predictive=self._predictive(key, predictive),
+            attributes={
+                "inference_library": "steinkern",
+                "sampler": type(self.sampler).__name__,
+                "status": self.status.value,
+                "message": self.message,
+                "num_steps": self.num_steps,
+            },
+        )
+
+    def report(
+        self,
+        directory: str | os.PathLike[str],
+        data: Batch = None,
+        *,
+        title: str | None = None,
+        coordinates: Sequence[str] | None = None,
+        key: Key | None = None,
+        observed: Mapping[str, Any] | None = None,
+        predictive: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write a page about the run, `index.html` in `directory`, and return its path; it needs no network.
+
+        It shows what was run, how it ended with the advice, the traces of the history and of the kernel Stein
+        discrepancy, the particles' marginals and pairs with a slider over the iterations, a table of the sites, and
+        predictive checks where they are given. The flow of the particles is there where `fit` had
+        `record_particles=True`.
+
+        Args:
+            directory: made where it does not exist.
+            data: the data that `fit` had, for the discrepancy; without them the page says that it is missing.
+            title: of the page; the target's name by default.
+            coordinates: whose particles to draw, such as `["scale", "weights[2]"]`; a site's name stands for all of
+                its coordinates. The first 24 by default. Those drawn at first can be changed on the page.
+            key: draws predictive checks where the target is a NumPyro or PyMC model.
+            observed: named observations; those of a NumPyro or PyMC model are known.
+            predictive: named predictive draws with a leading particle axis, in place of drawing them by `key`.
+        """
+        data = jax.tree.map(jnp.asarray, data)
+        if data is not None:
+            self.target.check_data(data, None)
+        draws = self._predictive(key, predictive)
+        seen = dict(self.target.observed() if observed is None else observed) if draws else {}
+        for name in set(draws) & set(seen):
+            if np.shape(draws[name])[1:] != np.shape(seen[name]):
+                raise ValueError(
+                    f"`predictive` must hold a draw of {name!r} in the shape of its observation, "
+                    f"{np.shape(seen[name])}, for every particle, got {np.shape(draws[name])}."
+                )
+        history = self.history
+        settings = {"sampler": described(self.sampler), "target": described(self.target), **self.settings}
+        kept = chosen_lines(len(history.step))
+        recorded = None if history.particles is None else jax.tree.map(lambda leaf: leaf[kept], history.particles)
+        record = Record(
+            title=target_name(settings["target"]) if title is None else title,
+            status=self.status.value,
+            message=self.message,
+            num_steps=self.num_steps,
+            num_particles=len(self.points),
+            settings=settings,
+            versions=environment(),
+            sites={name: np.asarray(values) for name, values in self.target.sites(self.particles).items()},
+            drawn=by_name(self.particles),
+            frames=None if recorded is None else Frames(history.step[kept], by_name(recorded)),
+            traces={
+                "velocity norm": Trace(history.step, history.velocity_norm),
+                "KSD": self._discrepancy(recorded, history.step[kept], data),
+                "Stein ratio": Trace(history.step, history.stein_ratio),
+                "step size": Trace(history.step, history.step_size),
+            },
+            advice=self.warnings,
+            shared=shared_in_words(self.shared),
+            observed=seen,
+            predictive=draws,
+        )
+        return write_report(record, directory, coordinates=coordinates)
+
+    def _discrepancy(self, recorded: PyTree | None, step: np.ndarray, data: Batch) -> Trace:
+        """The kernel Stein discrepancy at the recorded iterations, or a word on why there is none."""
+        nothing = np.zeros(0)
+        if not self.sampler.differentiates:
+            return Trace(nothing, nothing, "It needs the gradient of the target, which this sampler does without.")
+        if self.settings.get("data shapes") and data is None:
+            return Trace(nothing, nothing, "It needs the data: give them as `result.report(directory, data)`.")
+        if recorded is None or self.shared is not None:
+            why = "What the particles share was another at earlier steps." if recorded is not None else RECORD_PARTICLES
+            return discrepancy(self.target, self.points[None], np.array([self.num_steps]), data, why)
+        return discrepancy(self.target, _unconstrained(self.target, recorded), step, data, "")
+
+    def _predictive(self, key: Key | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Draws of what might have been observed, by name: the target's own, and those that are given."""
         drawn = {} if key is None else self.target.predictive(key, self.particles)
         if key is not None and not drawn:
             raise ValueError(
@@ -186,19 +292,7 @@ class Result:
                     f"`predictive` must hold arrays with a leading axis of {len(self.points)} particles, got shape "
                     f"{np.shape(value)} for {name!r}."
                 )
-        return from_groups(
-            posterior=self.target.sites(self.particles),
-            sample_stats={"lp": _log_densities(self.target, self.points, data)},
-            observed_data=self.target.observed() if observed is None else observed,
-            posterior_predictive=draws,
-            attributes={
-                "inference_library": "steinkern",
-                "sampler": type(self.sampler).__name__,
-                "status": self.status.value,
-                "message": self.message,
-                "num_steps": self.num_steps,
-            },
-        )
+        return draws
 
     def summary(self) -> str:
         """A table of mean, standard deviation and quantiles for every coordinate of the parameters."""
@@ -217,6 +311,12 @@ class Result:
 @eqx.filter_jit
 def _log_densities(target: AbstractTarget, points: Points, data: Batch) -> Float[Array, " n"]:
     return target.log_densities(points, data)
+
+
+@eqx.filter_jit
+def _unconstrained(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k n d"]:
+    assert target.space is not None
+    return jax.vmap(jax.vmap(target.space.unconstrain))(recorded)
 
 
 class DivergedError(RuntimeError):

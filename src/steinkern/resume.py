@@ -31,7 +31,7 @@ def settings_of(run: Run, given: PyTree) -> dict[str, Any]:
         given: what it starts from: particles, or the state of an earlier run.
     """
     points = run.loop.state.points
-    shapes = [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(run.data)]
+    options = options_of(run)
     return {
         "number of particles": points.shape[0],
         "number of coordinates": points.shape[1],
@@ -39,19 +39,36 @@ def settings_of(run: Run, given: PyTree) -> dict[str, Any]:
         **run.settings,
         "sampler": described(run.sampler),
         "target": described(run.target),
-        "tempering": described(run.tempering),
-        "data shapes": shapes,
+        "tempering": options["tempering"],
+        "data shapes": options["data shapes"],
         "data": fingerprint(run.data),
         "first particles": fingerprint(given),
+        "key": options["key"],
+    }
+
+
+def options_of(run: Run) -> dict[str, Any]:
+    """The options of `fit` for a run, as JSON; what is cheap to say of its data and key included."""
+    shapes = [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(run.data)]
+    return {
+        **run.settings,
+        "tempering": described(run.tempering),
+        "data shapes": shapes,
         "key": [str(jr.key_impl(run.key)), np.asarray(jr.key_data(run.key)).tolist()],
     }
 
 
 def save(store: Store, run: Run, log_densities: Array) -> None:
     """Put the run on disk as it stands; `log_densities` are those at the first particles."""
-    leaves = [as_numpy(leaf) for leaf in jax.tree_util.tree_leaves((run.loop, run.trouble, run.recorder.lines()))]
-    notes = {"versions": _versions(), "stride": run.recorder.every, "log densities": _looked_at(log_densities)}
-    store.save(int(run.loop.step), leaves, notes)
+    leaves = jax.tree_util.tree_leaves((run.loop, run.trouble, run.recorder.lines()))
+    notes = {
+        "versions": _versions(),
+        "stride": run.recorder.every,
+        "log densities": _looked_at(log_densities),
+        # The arrays have no names: whoever reads them without the sampler finds the particles by this.
+        "points": next(place for place, leaf in enumerate(leaves) if leaf is run.loop.state.points),
+    }
+    store.save(int(run.loop.step), [as_numpy(leaf) for leaf in leaves], notes)
 
 
 def restore(store: Store, run: Run, log_densities: Array) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .._types import check_count
+from ..files import prepare_directory, write_text
 from .covtype_study import (
     CHECKPOINTS,
     DAMPINGS,
@@ -32,7 +33,7 @@ from .covtype_study import (
 from .datasets import breast_cancer, load_covtype
 from .journal import Journal
 from .pieces import former_winners, read_winners
-from .results import Row, check_names, prepare_directory, rounded, write_json, write_results, write_text
+from .results import Row, check_names, rounded, write_json, write_results
 
 CASE = "covtype"
 LEVEL = 0.75

@@ -5,7 +5,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from .results import environment, write_json
+from ..files import environment
+from .results import write_json
 
 
 class Journal:

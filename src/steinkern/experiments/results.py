@@ -1,18 +1,14 @@
 """The one format of results: every experiment and benchmark writes the same rows."""
 
 import json
-import os
-import platform
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
+
+from ..files import write_text
 
 TITLES = {
     "sgld": "SGLD",
@@ -84,38 +80,6 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """A text file, replaced as a whole."""
-    with replacing(path) as file:
-        file.write(text.encode())
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write in place of `path`: a temporary one beside it, synced, and renamed only when all is written."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def prepare_directory(directory: Path, what: str = "`--out`", advice: str = "Choose another directory.") -> None:
-    """Make the directory and see that it can be written to, before any long work."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_text(directory / ".writable", "")
-        (directory / ".writable").unlink()
-    except OSError as error:
-        raise OSError(f"{what} {directory} cannot be written to: {error.strerror}. {advice}") from error
-
-
 def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
     """An unknown name, a repeated one, or none at all, is an error now and not after long work."""
     if not names:
@@ -125,17 +89,6 @@ def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"`{option}` must be among {', '.join(known)}, got {', '.join(unknown)}.")
-
-
-def environment() -> dict[str, str]:
-    """Versions and date, for the settings of a result."""
-    versions = {}
-    for package in ("steinkern", "jax", "jaxlib", "numpy", "optax", "equinox"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "from source"
-    return {"date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(), **versions}
 
 
 def _plain(value: Any) -> Any:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import plot
+from ..files import prepare_directory, write_text
 from .datasets import data_directory
 from .journal import Journal
 from .pieces import AbstractPiece, former_winners, number_of_jobs, read_winners, run_pieces
-from .results import check_names, prepare_directory, rounded, write_json, write_results, write_text
+from .results import check_names, rounded, write_json, write_results
 from .sentence_study import (
     DAMPINGS,
     EPOCHS,

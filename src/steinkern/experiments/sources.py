@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from .._types import check_choice
+from ..files import prepare_directory, replacing
 from .datasets import as_classification, as_regression, path_of, read_arrays, required
 from .originals import arff_table, covertype, regression, text_table, workbook_table
-from .results import prepare_directory, replacing
 
 _RETRIES = 3
 _UCI = "https://archive.ics.uci.edu/static/public"

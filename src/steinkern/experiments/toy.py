@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._types import check_count
-from .results import check_names, environment, prepare_directory, write_json, write_results, write_text
+from ..files import environment, prepare_directory, write_text
+from .results import check_names, write_json, write_results
 from .toy_figures import write_figures
 from .toy_page import write_page
 from .toy_results import rows_of, run_target, table, verdicts

@@ -1,19 +1,15 @@
 """The self-contained page of the toy study: table, pictures, and the flow of the particles with a slider."""
 
-import base64
 import io
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
 
-from .. import plot
-from .results import write_text
+from .. import page, plot
+from ..files import write_text
 from .toy_figures import STEIN_METHODS
 from .toy_results import Run, table, verdicts
 from .toy_study import METHODS, TITLES, Setting
@@ -37,23 +33,24 @@ def write_page(
     """
     seeds = len(runs[0].seeds)
     environment = record["environment"]
-    page = Template(resources.files(__package__).joinpath("templates/toy.html").read_text(encoding="utf-8"))
-    text = page.substitute(
-        subtitle=escape(
+    text = page.filled(
+        __package__,
+        "toy.html",
+        subtitle=page.text(
             f"{seeds} seeds, steinkern {environment['steinkern']}, JAX {environment['jax']}, {environment['date']}"
         ),
-        table=_html_table(table(runs)),
-        verdicts="".join(f"<li>{escape(line)}</li>" for run in runs for line in verdicts(run)),
+        table=page.markdown_table(table(runs)),
+        verdicts="".join(f"<li>{page.text(line)}</li>" for run in runs for line in verdicts(run)),
         overview=_picture(figures["overview"], "Particles of every method on every target"),
         curves=_picture(figures["log_mmd"], "Log MMD squared against the iteration"),
         flows="".join(_flow(run) for run in runs),
         grids="".join(
-            f"<h3>{escape(run.target.title)}</h3>"
+            f"<h3>{page.text(run.target.title)}</h3>"
             + _picture(figures[f"grid_{run.target.name}"], f"Particles on {run.target.title} by method and iteration")
             for run in runs
         ),
-        settings=_html_table(_settings_table(runs, settings)),
-        record=escape(json.dumps(record, indent=1)),
+        settings=page.markdown_table(_settings_table(runs, settings)),
+        record=page.text(json.dumps(record, indent=1)),
     )
     write_text(path, text)
 
@@ -70,20 +67,8 @@ def _settings_table(runs: Sequence[Run], settings: Mapping[str, Mapping[str, Set
     return "\n".join(lines)
 
 
-def _html_table(markdown: str) -> str:
-    """A Markdown table as HTML."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in lines[0])
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines[2:])
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _picture(path: Path, text: str) -> str:
-    return f'<img alt="{escape(text)}" src="{_data_address(path.read_bytes())}">'
-
-
-def _data_address(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+def _picture(path: Path, description: str) -> str:
+    return page.picture(path.read_bytes(), description)
 
 
 def _flow(run: Run) -> str:
@@ -99,7 +84,7 @@ def _flow(run: Run) -> str:
     ]
     content = {
         "iterations": run.iterations.tolist(),
-        "background": _data_address(picture.getvalue()),
+        "background": page.data_address(picture.getvalue()),
         "points": points,
     }
     name = f"flow-{run.target.name}"
@@ -109,9 +94,6 @@ def _flow(run: Run) -> str:
         for method in STEIN_METHODS
     )
     return (
-        f"<h3>{escape(run.target.title)}</h3>"
-        f'<script type="application/json" id="{name}">{json.dumps(content, separators=(",", ":"))}</script>'
-        f'<div data-flow="{name}"><div class="controls"><button type="button">play</button>'
-        f'<input type="range" min="0" max="{len(run.iterations) - 1}" value="0" aria-label="iteration">'
-        f'<output></output></div><div class="flow">{canvases}</div></div>'
+        f"<h3>{page.text(run.target.title)}</h3>{page.embedded(name, content)}"
+        f'<div data-flow="{name}">{page.slider(len(run.iterations))}<div class="flow">{canvases}</div></div>'
     )

@@ -1,0 +1,71 @@
+"""What self-contained HTML pages are made of: escaped text, tables, pictures, data, and a slider over frames."""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+# Characters that HTML does not allow, even escaped: controls, and halves of surrogate pairs.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def text(value: Any) -> str:
+    """Any string as text of a page or of an attribute, whatever is in it."""
+    return escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(value)))
+
+
+def filled(package: str, template: str, **parts: str) -> str:
+    """A template of a package with its `$names` filled in; `$style` and `$player` are those that all pages share."""
+    shared = {"style": own_text(__package__, "page.css"), "player": own_text(__package__, "player.js")}
+    return Template(own_text(package, template)).substitute(**shared, **parts)
+
+
+def own_text(package: str, name: str) -> str:
+    """A file among the templates of a package."""
+    return resources.files(package).joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+    """A table; the first cell of a row is its name."""
+    top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def markdown_table(markdown: str) -> str:
+    """A Markdown table as HTML."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
+    return table(lines[0], lines[2:])
+
+
+def picture(png: bytes, description: str) -> str:
+    """A PNG inside the page."""
+    return f'<img alt="{text(description)}" src="{data_address(png)}">'
+
+
+def data_address(png: bytes) -> str:
+    """A PNG as an address that holds it."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def embedded(name: str, content: Any) -> str:
+    """JSON inside the page, for a script to read by its id.
+
+    No string can end the element: within JSON `<` has another spelling.
+    """
+    content_text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        content_text = content_text.replace(character, f"\\u{ord(character):04x}")
+    return f'<script type="application/json" id="{text(name)}">{content_text}</script>'
+
+
+def slider(frames: int, start: int = 0) -> str:
+    """A play button, a slider over so many frames and the place for its label; `player.js` brings them to life."""
+    return (
+        '<div class="controls"><button type="button">play</button>'
+        f'<input type="range" min="0" max="{frames - 1}" value="{start}" aria-label="iteration"><output></output></div>'
+    )

@@ -1,0 +1,105 @@
+"""The particles along the run, as numbers that a script draws: sixteen bits each, finer than any screen."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .record import Frames
+from .tables import columns
+
+MOST_COORDINATES = 24
+"""Coordinates whose particles a page holds."""
+MOST_PARTICLES = 400
+MOST_SHOWN = 5
+"""Coordinates that are drawn at once."""
+FIRST_SHOWN = 3
+"""Coordinates that are drawn before the reader chooses."""
+MISSING = 65535
+"""The code of what is not finite."""
+_LARGEST = 1e300
+
+
+def flow(frames: Frames, coordinates: Sequence[str] | None) -> tuple[dict[str, Any], str]:
+    """What the script needs, and what to say of coordinates or particles that are left out.
+
+    Args:
+        frames: the particles at some iterations, the last one the end.
+        coordinates: names of coordinates, or of sites for all of theirs; the first ones where there are none.
+    """
+    named = list(columns(frames.sites, batch_axes=2))
+    chosen = named if coordinates is None else _named(named, coordinates, frames.sites)
+    left_out = []
+    if len(chosen) > MOST_COORDINATES:
+        left_out.append(
+            f"The first {MOST_COORDINATES} of {len(chosen)} coordinates are here; choose others by "
+            "`report(..., coordinates=[names])` or `--coordinates`."
+        )
+    number = chosen[0][1].shape[1]
+    rows = np.unique(np.linspace(0, number - 1, min(number, MOST_PARTICLES)).round().astype(int))
+    if number > MOST_PARTICLES:
+        left_out.append(f"{MOST_PARTICLES} of {number:,} particles are drawn; the table has all.")
+    chosen = chosen[:MOST_COORDINATES]
+    values = np.stack(
+        [np.asarray(own, np.float64)[:, rows] for _, own in chosen], axis=1
+    )  # frame, coordinate, particle
+    values = np.where(np.isfinite(values), np.clip(values, -_LARGEST, _LARGEST), np.nan)
+    windows = [_window(values[:, place]) for place in range(len(chosen))]
+    ends = [_window(values[-1, place]) for place in range(len(chosen))]
+    low, high = (np.array(end)[None, :, None] for end in zip(*windows, strict=True))
+    with np.errstate(invalid="ignore"):
+        codes = np.rint((values - low) / (high - low) * (MISSING - 1))
+    codes = np.where(np.isfinite(codes), codes, MISSING).astype("<u2")
+    content = {
+        "names": [name for name, _ in chosen],
+        "steps": [int(step) for step in frames.step],
+        "shown": _first_shown([name for name, _ in chosen], coordinates is not None),
+        "particles": len(rows),
+        "windows": windows,
+        "views": [_view(values[:, place], end) for place, end in enumerate(ends)],
+        "ends": ends,
+        "codes": base64.b64encode(codes.tobytes()).decode(),
+    }
+    return content, " ".join(left_out)
+
+
+def _first_shown(names: list[str], asked: bool) -> list[int]:
+    """Which coordinates are drawn before the reader chooses: as asked, or the first of each site before others."""
+    order = range(len(names))
+    if asked:
+        return list(order)[:MOST_SHOWN]
+    firsts = list({name.partition("[")[0]: place for place, name in reversed(list(enumerate(names)))}.values())
+    others = [place for place in order if place not in firsts]
+    return sorted([*sorted(firsts), *others][:FIRST_SHOWN])
+
+
+def _named(
+    named: list[tuple[str, np.ndarray]], wanted: Sequence[str], sites: Mapping[str, Any]
+) -> list[tuple[str, np.ndarray]]:
+    wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+    within = {name: [name] for name, _ in named}
+    for site, values in sites.items():
+        within[site] = [name for name, _ in columns({site: values}, batch_axes=2)]
+    unknown = [name for name in wanted if name not in within]
+    if unknown or not wanted:
+        listed = ", ".join(list(sites)[:10]) + (", …" if len(sites) > 10 else "")
+        got = ", ".join(map(repr, unknown)) or "no name at all"
+        raise ValueError(f"`coordinates` must name sites or coordinates, such as those of {listed}; got {got}.")
+    by_name = dict(named)
+    return [(name, by_name[name]) for name in dict.fromkeys(part for want in wanted for part in within[want])]
+
+
+def _view(values: np.ndarray, end: tuple[float, float]) -> tuple[float, float]:
+    """All of the last particles, and most of the earlier ones: a few far ones would make the rest a dot."""
+    finite = values[np.isfinite(values)]
+    low, high = np.quantile(finite, [0.005, 0.995]) if finite.size else end
+    return min(float(low), end[0]), max(float(high), end[1])
+
+
+def _window(values: np.ndarray) -> tuple[float, float]:
+    """An interval with some room around all finite values."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    pad = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - pad, high + pad

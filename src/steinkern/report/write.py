@@ -1,0 +1,120 @@
+"""From the record of a run to its page."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .. import page
+from ..files import prepare_directory, write_text
+from . import charts, tables
+from .facts import facts
+from .flow import flow
+from .record import RECORD_PARTICLES, Frames, Record
+
+_TRACES = {  # the order of the page; whether the axis is logarithmic, a level to compare with, what it is
+    "velocity norm": (True, None, "Root mean square of the velocity. It falls as the particles come to rest."),
+    "KSD": (True, None, "Kernel Stein discrepancy to the target, smaller is better."),
+    "Stein ratio": (False, 1.0, "Near 1 when the spread is right, below it when the particles have collapsed."),
+    "step size": (True, None, "Root mean square of a move over that of the velocity."),
+}
+_TONES = {"converged": "good", "finished": "good", "stopped": "warn", "checkpoint": "warn", "diverged": "bad"}
+_FILTERED = 12  # rows of a table from which on a filter helps
+
+
+def write_report(
+    record: Record, directory: str | os.PathLike[str], *, coordinates: Sequence[str] | None = None
+) -> Path:
+    """Write `index.html` into a directory, made where it does not exist; it needs no network and no other file.
+
+    Args:
+        record: the run.
+        directory: where to.
+        coordinates: whose particles to draw: names of coordinates, or of sites for all of theirs.
+    """
+    if not isinstance(directory, str | os.PathLike):
+        raise ValueError(f"`directory` must be a directory, got {directory!r}.")
+    frames = record.frames or Frames(
+        np.array([record.num_steps]), {name: values[None] for name, values in record.drawn.items()}
+    )
+    content, left_out = flow(frames, coordinates)
+    prepare_directory(Path(directory), "`directory`")
+    table, number, lost = tables.site_table(record.sites)
+    html = page.filled(
+        __package__,
+        "report.html",
+        title=page.text(record.title),
+        subtitle=page.text(
+            f"{record.num_particles:,} particles, {record.num_steps:,} steps · steinkern "
+            f"{record.versions.get('steinkern', '')} · {record.versions.get('date', '')}"
+        ),
+        tone=_TONES.get(record.status, "warn"),
+        status=page.text(record.status),
+        message=page.text(_sentence(record.message)),
+        advice=_advice(record, lost),
+        facts="".join(f"<dt>{page.text(label)}</dt><dd>{page.text(words)}</dd>" for label, words in facts(record)),
+        settings=page.text(json.dumps(dict(record.settings), indent=1, default=str)),
+        traces="".join(_trace(record, name) for name in _TRACES),
+        flow=page.embedded("flow", content),
+        slider=page.slider(len(frames.step), len(frames.step) - 1),
+        still="" if len(frames.step) > 1 else "still",
+        flow_note=_paragraph(
+            record.coordinates_note,
+            left_out,
+            "" if record.frames else f"Only the last particles are known. {RECORD_PARTICLES}",
+        ),
+        table=table,
+        filter_hidden="" if number > _FILTERED else "hidden",
+        table_note=_paragraph(
+            f"The first {tables.MOST_ROWS} of {number:,} coordinates; `result.summary()` prints all."
+            if number > tables.MOST_ROWS
+            else ""
+        ),
+        checks=_checks(record),
+        report_style=page.own_text(__package__, "report.css"),
+        report_script=page.own_text(__package__, "report.js"),
+    )
+    path = Path(directory) / "index.html"
+    write_text(path, html)
+    return path
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _paragraph(*sentences: str) -> str:
+    words = " ".join(sentence for sentence in sentences if sentence)
+    return f'<p class="quiet">{page.text(words)}</p>' if words else ""
+
+
+def _advice(record: Record, lost: int) -> str:
+    said = list(record.advice)
+    if lost:
+        said.append(
+            f"{lost:,} numbers of the particles are NaN or infinite; the table and the pictures leave them out."
+        )
+    return "<ul>" + "".join(f"<li>{page.text(_sentence(line))}</li>" for line in said) + "</ul>" if said else ""
+
+
+def _trace(record: Record, name: str) -> str:
+    log, level, meaning = _TRACES[name]
+    trace = record.traces[name]
+    finite = trace.value[np.isfinite(trace.value)]
+    log = bool(finite.size and finite.min() > 0 and (log or finite.max() > 20 * finite.min()))
+    chart = charts.trace(name, trace.step, trace.value, log=log, level=level) if len(trace.step) else ""
+    note = trace.note or ("" if chart else "Nothing was recorded.")
+    body = chart or '<div class="absent" aria-hidden="true">–</div>'
+    said = " ".join([meaning, note]).strip()
+    return f"<figure><h3>{page.text(_sentence(name))}</h3>{body}<figcaption>{page.text(said)}</figcaption></figure>"
+
+
+def _checks(record: Record) -> str:
+    if not record.predictive:
+        return _paragraph(
+            "None were given. With a NumPyro or PyMC model `result.report(directory, key=key)` draws from its "
+            "predictive distribution; elsewhere give `predictive={name: draws}` and `observed={name: values}`."
+        )
+    return "".join(tables.check(name, draws, record.observed.get(name)) for name, draws in record.predictive.items())
