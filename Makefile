@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LOWEST ?= .venv-lowest
-SOURCES := src tests benchmarks
+SOURCES := src tests benchmarks docs
 
-.PHONY: help setup demo test lint types contract tests test-lowest soak format bench clean
+.PHONY: help setup demo test lint types contract tests test-lowest soak format bench wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -13,6 +13,8 @@ help:
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
+	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
+	@echo "make wheel      build the wheel, install it in a clean environment, and time its import"
 	@echo "make format     format the code"
 
 $(VENV)/installed: pyproject.toml
@@ -62,6 +64,15 @@ $(LOWEST)/installed: pyproject.toml
 bench: setup
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python benchmarks/step_time.py
+
+wheel: setup
+	$(BIN)/python benchmarks/wheel.py
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+docs-serve: setup
+	$(BIN)/mkdocs serve
 
 format: setup
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -55,7 +55,7 @@ def test_a_whole_fit_under_jit_and_vmap_is_that_of_fit(name: str, key):
 
 def test_fit_itself_under_jit_says_what_to_do_instead():
     start = jnp.zeros((2, 1))
-    with pytest.raises(ValueError, match="cannot run under `jit` or `vmap`.*as_blackjax"):
+    with pytest.raises(ValueError, match=r"cannot run under `jit` or `vmap`.*as_blackjax"):
         jax.jit(lambda x: sk.fit(jr.key(0), log_prior, sk.svgd(), x, num_steps=1).points)(start)
 
 
