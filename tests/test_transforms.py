@@ -22,7 +22,6 @@ def log_prior(x):
 
 
 SAMPLERS = {
-    "svgd": sk.svgd(optimiser=0.1),
     "average": sk.matrix_svgd("average", sk.Hessian(), decay=0.9, refresh_every=2),
     "sgld": sk.sgld(1e-3),
 }
