@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
 
 import steinkern as sk
@@ -44,9 +45,17 @@ def assert_said(printed: str, said: str) -> None:
         assert value == pytest.approx(float(expected.replace(",", "")), rel=0.15, abs=max(unit, 0.05)), printed
 
 
+@pytest.fixture
+def as_users_run_it():
+    """Without the checks of shapes at every call, which the other tests have and which take half of the time here."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc", "ignore:::arviz")
-def test_examples_run_as_printed_and_print_what_is_said(page: Path, quickly, tmp_path, monkeypatch):
+def test_examples_run_as_printed_and_print_what_is_said(page: Path, quickly, as_users_run_it, tmp_path, monkeypatch):
     if "import pymc" in page.read_text():
         pytest.importorskip("pymc")
     monkeypatch.chdir(tmp_path)
