@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LOWEST ?= .venv-lowest
-SOURCES := src tests benchmarks
+SOURCES := src tests benchmarks docs
 
-.PHONY: help setup demo test lint types contract tests test-browser test-lowest soak format bench bench-gpu clean
+.PHONY: help setup demo test lint types contract tests test-browser test-lowest soak format
+.PHONY: bench bench-gpu wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -15,6 +16,8 @@ help:
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
 	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
+	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
+	@echo "make wheel      build the wheel, install it in a clean environment, and time its import"
 	@echo "make format     format the code"
 
 $(VENV)/installed: pyproject.toml
@@ -70,6 +73,15 @@ bench: setup
 
 bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
+
+wheel: setup
+	$(BIN)/python benchmarks/wheel.py
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+docs-serve: setup
+	$(BIN)/mkdocs serve
 
 format: setup
 	$(BIN)/ruff check --fix $(SOURCES)

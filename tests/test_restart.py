@@ -107,5 +107,5 @@ def test_particles_in_bfloat16_run(key):
 def test_fit_under_vmap_says_what_to_do(key):
     import jax
 
-    with pytest.raises(ValueError, match="`vmap` the sampler's `step`"):
+    with pytest.raises(ValueError, match="`vmap` the steps of `as_blackjax`"):
         jax.vmap(lambda x: sk.fit(jr.key(0), gaussian, sk.svgd(), x, num_steps=2).points)(jnp.ones((2, 3, 2)))

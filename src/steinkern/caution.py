@@ -204,8 +204,10 @@ def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.n
     try:
         assert target.space is not None
         particle = jax.tree.map(np.asarray, target.space.constrain(points[0]))
+        # JAX remembers a NumPy constant that it has seen in single precision by its identity: give it others.
+        fresh = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, target)
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            wide = target.bind(double(particle)).sharing(double(target.shared))
+            wide = fresh.bind(double(particle)).sharing(double(target.shared))
             scores = np.asarray(_scores(wide, double(points), double(batch)))
     except (TypeError, ValueError):  # a log density that insists on its precision
         return None

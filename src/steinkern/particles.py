@@ -143,7 +143,7 @@ def check_particles(particles: PyTree) -> int:
     if not all(is_concrete(leaf) for _, leaf in paths):
         raise ValueError(
             "`particles` must be concrete arrays: `fit` compiles its own loop and cannot run under `jit` or `vmap`. "
-            "For many runs at once, `vmap` the sampler's `step`."
+            "For many runs at once, `vmap` the steps of `as_blackjax`."
         )
     counts = {}
     for path, leaf in paths:

@@ -1,0 +1,166 @@
+"""The documentation site: what its pages print is run and compared, it builds strictly, and it leaves nothing out."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import jax
+import jaxtyping
+import pytest
+
+import steinkern as sk
+from steinkern.experiments.results import read_results
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+BLOCK = re.compile(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", flags=re.M | re.S)
+NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+
+
+def run_page(page: Path) -> list[tuple[str, str]]:
+    """What the Python blocks of a page print, one after another, beside what the page says they print."""
+    names: dict = {"__name__": "__main__"}
+    outputs = []
+    for code, said in BLOCK.findall(page.read_text()):
+        printed = StringIO()
+        with redirect_stdout(printed):
+            exec(compile(code, page.name, "exec"), names)
+        outputs.append((printed.getvalue(), said))
+    return outputs
+
+
+def assert_said(printed: str, said: str) -> None:
+    """The same words, and the same numbers to 15 percent, to 0.05, or to one unit of the last digit that is said."""
+    assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", said).split(), printed
+    for number, expected in zip(NUMBER.findall(printed), NUMBER.findall(said), strict=True):
+        digits = len(expected.partition(".")[2].partition("e")[0])
+        # Another machine's float32 takes another path, and so does a program that is compiled quickly.
+        unit = 1.01 * 10.0**-digits
+        value = float(number.replace(",", ""))
+        assert value == pytest.approx(float(expected.replace(",", "")), rel=0.15, abs=max(unit, 0.05)), printed
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Without the checks of shapes at every call, which the other tests have and which take half of the time here."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.stem)
+@pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc", "ignore:::arviz")
+def test_examples_run_as_printed_and_print_what_is_said(page: Path, quickly, as_users_run_it, tmp_path, monkeypatch):
+    if "import pymc" in page.read_text():
+        pytest.importorskip("pymc")
+    monkeypatch.chdir(tmp_path)
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        outputs = run_page(page)
+    for printed, said in outputs:
+        assert_said(printed, said)
+
+
+def test_the_site_builds_strictly_names_everything_public_and_asks_the_network_for_nothing(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT, check=True, timeout=120,
+    )  # fmt: skip
+    pages = {path.relative_to(tmp_path / "site"): path.read_text() for path in (tmp_path / "site").rglob("*.html")}
+    assert len(pages) > len(PAGES)
+    reference = "\n".join(text for path, text in pages.items() if path.parts[0] == "api")
+    for name in public_names():
+        assert f'id="{name}"' in reference, f"{name} is on no page of the API"
+    for path, text in pages.items():
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]+src=\"?([^\s\">]+)", text)
+        loaded += re.findall(r"<link[^>]+rel=\"?(?:stylesheet|icon|preconnect)[^>]*href=\"?([^\s\">]+)", text)
+        assert loaded, path
+        for address in loaded:
+            assert not re.match(r"(https?:)?//", address), f"{path} loads {address}"
+
+
+def public_names() -> list[str]:
+    """Where each public name is defined."""
+    names = []
+    for name, value in vars(sk).items():
+        if name.startswith("_") or (inspect.ismodule(value) and name not in ("initial", "models", "interop")):
+            continue
+        if name in ("initial", "models"):
+            functions = [part for part in vars(value).values() if getattr(part, "__module__", "") == value.__name__]
+            names += [f"{value.__name__}.{part.__name__}" for part in functions if part.__name__[0] != "_"]
+        elif not inspect.ismodule(value):
+            module = getattr(value, "__module__", type(value).__module__)
+            names.append(f"{module}.{getattr(value, '__qualname__', name)}")
+    assert len(names) > 80
+    return names
+
+
+def sentences(module: str) -> list[str]:
+    """The texts in a module of the library, with … for what is put into them."""
+    found = []
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        else:
+            for child in ast.iter_child_nodes(node):
+                visit(child)
+
+    visit(ast.parse((ROOT / "src" / "steinkern" / f"{module}.py").read_text()))
+    return found
+
+
+def warnings_of_a_run() -> list[str]:
+    """The texts that `fit` warns with: those that `caution` yields, and that of particles that are stuck."""
+    tree = ast.parse((ROOT / "src" / "steinkern" / "caution.py").read_text())
+    yielded = [ast.unparse(node.value) for node in ast.walk(tree) if isinstance(node, ast.Yield) and node.value]
+    texts = [text for text in sentences("caution") if any(text[:30].split("…")[0] in line for line in yielded)]
+    stuck = [text for text in sentences("fit") if "more than five steps in a row" in text]
+    return [*[text for text in texts if text and text[0].islower() and " " in text], *stuck]
+
+
+def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    for status in sk.Status:
+        assert f"| `{status.value}` |" in page, status
+    headings = re.findall(r'^### "(.*)"$', page, flags=re.M)
+    texts = warnings_of_a_run()
+    assert len(texts) == len(headings) >= 8
+    for text in texts:
+        assert sum(heading in text for heading in headings) == 1, text
+    for field in sk.Faults.__dataclass_fields__:
+        assert f"| `{field}` |" in page or field == "largest_damping", field
+
+
+def test_messages_quoted_in_troubleshooting_are_those_of_the_library():
+    page = " ".join((ROOT / "docs" / "troubleshooting.md").read_text().split())
+    said = " ".join(text for module in ("fit", "particles", "result", "caution") for text in sentences(module))
+    said = said.replace("…th in a row", "9th in a row")  # LONG_STEPS + 1
+    quoted = re.findall(r'(?:\*\*|\| )"([^"]+)"', page)
+    assert len(quoted) >= 8
+    for quote in quoted:
+        for piece in quote.split("…"):
+            assert piece.strip() in said, quote
+
+
+def test_the_table_of_spreads_is_that_of_the_benchmark():
+    _, _, rows = read_results(ROOT / "benchmarks" / "results" / "spread.json")
+    page = (ROOT / "docs" / "choose.md").read_text()
+    measured = {(row.case, row.method): f"{row.mean:.2f}" for row in rows}
+    for n in (20, 50, 200, 500):
+        cells = [measured[f"d={d},n={n}", kernel] for d in (2, 10, 30) for kernel in ("RBF", "IMQ")]
+        assert f"| {n} | {' | '.join(cells)} |" in page
+
+
+def test_rows_of_results_in_how_to_choose_are_those_of_the_results():
+    page = (ROOT / "docs" / "choose.md").read_text()
+    table = (ROOT / "results" / "toy" / "table.md").read_text()
+    for method in ("Vanilla SVGD", "SVN", "Matrix-SVGD (average)", "Matrix-SVGD (mixture)"):
+        cells = next(line for line in table.splitlines() if line.startswith(f"| {method} |")).split(" | ")
+        assert f"| {method} | {cells[1]} | {cells[3]} | {cells[5]} |" in page
