@@ -118,7 +118,7 @@ def test_two_are_kept_and_what_a_kill_left_behind_is_cleared(tmp_path):
 def test_no_code_is_loaded():
     source = Path(files.__file__).parent
     for path in source.rglob("*.py"):
-        loaded = re.search(r"\bpickle\b|allow_pickle=True|\b(eval|exec)\(|joblib|yaml", path.read_text())
+        loaded = re.search(r"\bpickle\b|allow_pickle=True|(?<![.\w])(eval|exec)\(|joblib|yaml", path.read_text())
         assert not loaded, path
 
 
@@ -245,7 +245,8 @@ def test_where_no_checkpoint_is_whole_the_run_starts_anew_and_says_so(finished, 
     with pytest.warns(RuntimeWarning) as warned:
         result = fit_gaussian(directory)
     assert [str(one.message).split(". ")[1] for one in warned] == [
-        "The one before it is used.", "None is left: the run starts anew.",
+        "The one before it is used; the file is kept as step-000000000020.ckpt.damaged.",
+        "None is left: the run starts anew; the file is kept as step-000000000015.ckpt.damaged.",
     ]  # fmt: skip
     assert_same_end(result, finished[1])
 

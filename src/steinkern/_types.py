@@ -1,5 +1,7 @@
 """Shared type aliases, and the checks that every public edge uses."""
 
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -17,6 +19,7 @@ Points: TypeAlias = Float[Array, "n d"]
 PyTree: TypeAlias = Any
 Batch: TypeAlias = Any
 LogDensityFunction: TypeAlias = Callable[..., Array]
+_NOT_THE_CALLER = ("steinkern", "jaxtyping", "beartype")  # the last two may stand between our functions
 
 
 def is_concrete(value: Any) -> bool:
@@ -57,6 +60,14 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"`{name}` must be one of {listed}, got {value!r}.")
+
+
+def warn_caller(warning: Warning) -> None:
+    """Warn at the line that called the library, however deep inside it this is."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(warning, stacklevel=level)
 
 
 def as_number(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +22,7 @@ from ._types import (
     check_callable,
     check_count,
     check_positive,
+    warn_caller,
 )
 from .caution import SteinWarning
 from .checkpoint import Store
@@ -268,7 +268,7 @@ def _check_first_particles(log_densities: Array, scores: Array) -> None:
 
 def _warn(texts: Iterable[str]) -> None:
     for text in texts:
-        warnings.warn(text, SteinWarning, stacklevel=3)
+        warn_caller(SteinWarning(text))
 
 
 def _result(run: Run, outside: int, ended: str) -> Result:

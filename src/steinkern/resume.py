@@ -1,7 +1,6 @@
 """A run on disk: what it is, what its checkpoints hold, and how it goes on from one."""
 
 import platform
-import warnings
 from importlib.metadata import version
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from ._types import PyTree
+from ._types import PyTree, warn_caller
 from .checkpoint import Saved, Store
 from .description import as_numpy, described, fingerprint, is_key
 from .history import Record
@@ -120,9 +119,9 @@ def _versions() -> dict[str, str]:
 
 def _compare_versions(before: Any) -> None:
     if before != _versions():
-        warnings.warn(
-            f"the checkpoint was made with {before}, this is {_versions()}: the run goes on, but may differ in its "
-            "last digits from one that was never interrupted.",
-            RuntimeWarning,
-            stacklevel=5,
+        warn_caller(
+            RuntimeWarning(
+                f"the checkpoint was made with {before}, this is {_versions()}: the run goes on, but may differ in its "
+                "last digits from one that was never interrupted."
+            )
         )
