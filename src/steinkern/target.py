@@ -77,7 +77,8 @@ class AbstractTarget(eqx.Module):
         """
         if batch_size is None or data is None:
             return data
-        rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data))
+        # Of one integer type: another type draws other examples, and x64 would choose it.
+        rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data), "int32")
         return jax.tree.map(lambda leaf: leaf[rows], data)
 
     def sites(self, particles: PyTree) -> dict[str, Array]:
