@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -58,7 +58,13 @@ class Store:
 
     def __init__(self, directory: str | os.PathLike[str], settings: Mapping[str, Any]):
         self.directory = Path(directory)
-        self.settings = json.loads(json.dumps(settings))
+        text = json.dumps(settings)
+        if 2 * len(text) > _LONGEST_HEADER:  # it is there twice, once with the digests of code
+            raise ValueError(
+                f"`checkpoint` cannot hold what this run is made from: as text it takes {len(text)} bytes, it may take "
+                f"{_LONGEST_HEADER // 2}. Give long lists, which functions close over, as arrays."
+            )
+        self.settings = json.loads(text)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             probe = self.directory / ".writable"
@@ -120,6 +126,7 @@ class Store:
 def write(path: Path, saved: Saved) -> None:
     """One checkpoint file, through a temporary one, synced before it takes its name."""
     arrays = [np.ascontiguousarray(array).reshape(np.shape(array)) for array in saved.arrays]
+    check_kinds(arrays)
     described = [[array.dtype.name, list(array.shape)] for array in arrays]
     content = {"step": saved.step, "settings": saved.settings, "notes": saved.notes, "arrays": described}
     header = json.dumps(content).encode()
@@ -175,6 +182,16 @@ def _read(file: BinaryIO) -> Saved:
         raise ValueError("another checksum")
     arrays = [np.frombuffer(block, kind).reshape(shape) for block, (kind, shape) in zip(blocks, kinds, strict=True)]
     return Saved(step, settings, notes, arrays)
+
+
+def check_kinds(arrays: Iterable[np.ndarray]) -> None:
+    """Raise where an array has a type that could not be read again."""
+    for array in arrays:
+        if array.dtype.name not in _KINDS:
+            raise ValueError(
+                f"the state of the sampler has an array of {array.dtype.name}; a checkpoint can hold "
+                f"{', '.join(_KINDS)}. Run without `checkpoint`, or with a step rule that keeps one of these."
+            )
 
 
 def difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, Any] | None:

@@ -25,12 +25,11 @@ from ._types import (
     warn_caller,
 )
 from .caution import SteinWarning
-from .checkpoint import Store
 from .interrupt import interruptible
 from .loop import LONG_STEPS, LoopState, first_loop
 from .particles import check_particles
 from .result import DivergedError, Faults, History, Result, Status
-from .resume import restore, save, settings_of
+from .resume import Keeper
 from .run import Run, until
 from .sampler import AbstractSampler, Info
 from .target import AbstractTarget, as_target
@@ -133,11 +132,11 @@ def fit(
     run = Run(
         key, sampler, bound, tempering, data, batch_size, record_every, record_particles, tolerance, longest_move, loop
     )
-    store = None
+    keeper = None
     if checkpoint is not None:
         given = particles.loop if isinstance(particles, Result) else particles
-        store = Store(checkpoint, settings_of(run, given))
-        restore(store, run, log_densities)
+        keeper = Keeper(checkpoint, run, given, log_densities)
+        keeper.restore()
     if run.done > num_steps:
         raise ValueError(
             f"`num_steps` must be at least {run.done}, where the checkpoint in `checkpoint` {checkpoint} stands, got "
@@ -150,7 +149,7 @@ def fit(
     with tqdm(total=num_steps, initial=run.done, disable=disable, leave=False) as bar, interruptible() as interrupt:
         while run.done < num_steps and run.going and not ended:
             start = time.perf_counter()
-            to_checkpoint = until(run.done, every or _EVERY) if store else num_steps
+            to_checkpoint = until(run.done, every or _EVERY) if keeper else num_steps
             taken = run.take(min(size, num_steps - run.done, to_checkpoint))
             bar.update(taken)
             bar.set_postfix_str(f"velocity {float(run.loop.info.velocity_norm):.3g}", refresh=False)
@@ -162,8 +161,8 @@ def fit(
             if interrupt.requested and run.done < num_steps:
                 ended = "Ctrl-C ended"
             last = ended or run.done == num_steps or not run.going
-            if store and run.loop.healthy and run.done > saved and (last or run.done % (every or _EVERY) == 0):
-                save(store, run, log_densities)
+            if keeper and run.loop.healthy and run.done > saved and (last or run.done % (every or _EVERY) == 0):
+                keeper.save()
                 saved = run.done
     bound = run.target_now  # `look` is at what the shared parameters, if there are any, have become
     outside = run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
