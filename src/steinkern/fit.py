@@ -168,9 +168,9 @@ def fit(
     outside = run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
     result = _result(run, outside, ended)
     if result.faults.stuck:
-        _warn([_stuck(result)])
+        _warn([_stuck(result)], result)
     if result.status in (Status.FINISHED, Status.CONVERGED):
-        _warn(caution.after(run, example))
+        _warn(caution.after(run, example), result)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
@@ -265,9 +265,9 @@ def _check_first_particles(log_densities: Array, scores: Array) -> None:
             )
 
 
-def _warn(texts: Iterable[str]) -> None:
+def _warn(texts: Iterable[str], result: Result | None = None) -> None:
     for text in texts:
-        warn_caller(SteinWarning(text))
+        warn_caller(SteinWarning(text, result))
 
 
 def _result(run: Run, outside: int, ended: str) -> Result:
