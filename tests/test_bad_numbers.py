@@ -83,6 +83,21 @@ def test_the_others_move_as_they_would_with_that_particle_where_it_was_put():
     np.testing.assert_allclose(once.points[others], seen[fault + 1][others], rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
+def test_the_last_line_holds_the_particles_where_they_were_put():
+    outside = []
+
+    def watch(step, state, info):
+        outside.extend([step] if np.any(state.points[:, 0] > 2.2) else [])
+        return outside
+
+    fit(walled, particles=INSIDE, num_steps=100, callback=watch)
+    result = fit(walled, particles=INSIDE, num_steps=outside[0], record_particles=True)
+    assert result.faults.frozen == 1
+    assert len(result.history.particles) == outside[0]
+    np.testing.assert_array_equal(result.history.particles[-1], result.particles)
+
+
 def test_a_particle_that_strays_now_and_then_is_counted_and_not_warned_of():
     result = fit(walled, sk.sgld(0.02), INSIDE, num_steps=200)
     assert result.faults.frozen > 0
