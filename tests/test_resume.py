@@ -7,6 +7,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -111,6 +112,23 @@ def in_single(tmp_path_factory):
     options = {"particles": STARTS.astype("float32"), "data": np.zeros(2, "float32"), "key": jr.key(0)}
     fit_gaussian(directory, 3, **options)
     return lambda: fit_gaussian(directory, 3, **options)
+
+
+@pytest.fixture
+def as_installed():
+    """Without the type checker that tests run under: it would refuse these numbers first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_numbers_of_numpy_and_whole_ones_are_the_same_run(finished, tmp_path):
+    assert_same_end(fit_gaussian(finished[0], longest_move=100, every=np.int64(5)), finished[1])
+    numbers = {"record_every": 2, "tolerance": 2.0**-20, "longest_move": 64.0}
+    given = {"record_every": np.int64(2), "tolerance": np.float32(2.0**-20), "longest_move": jnp.asarray(64)}
+    fit_gaussian(tmp_path, np.int32(4), **given)
+    assert fit_gaussian(tmp_path, 5, **numbers).num_steps == 5
 
 
 def test_minibatches_are_the_same_with_and_without_double_precision():

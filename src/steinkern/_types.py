@@ -1,5 +1,6 @@
 """Shared type aliases, and the checks that every public edge uses."""
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable
@@ -35,6 +36,25 @@ def check_positive(name: str, value: Any) -> None:
             raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
         if not (np.all(numbers > 0) and np.all(np.isfinite(numbers))):
             raise ValueError(f"`{name}` must be positive and finite, got {value}.")
+
+
+def check_positive_number(name: str, value: Any) -> None:
+    """Raise unless `value` is one positive and finite number; traced values pass."""
+    if is_concrete(value) and (np.ndim(value) != 0 or isinstance(value, bool | np.bool_)):
+        raise ValueError(f"`{name}` must be one positive number, got {value!r}.")
+    check_positive(name, value)
+
+
+def check_arguments(name: str, function: Any, number: int, way_out: str) -> None:
+    """Raise unless `function` can be called with so many arguments, where Python knows which it takes."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*range(number))
+    except TypeError:
+        raise ValueError(f"`{name}` must take {number} arguments here, got one of {signature}. {way_out}") from None
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:

@@ -8,7 +8,19 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Int
 
-from ._types import Batch, Key, Points, Scalar, Vector, as_number, check_count, check_positive, check_share, like
+from ._types import (
+    Batch,
+    Key,
+    Points,
+    Scalar,
+    Vector,
+    as_number,
+    check_count,
+    check_positive,
+    check_positive_number,
+    check_share,
+    like,
+)
 from .curvature import hessian_diagonal
 from .sampler import AbstractSampler, Info, make_info
 from .target import AbstractTarget
@@ -162,7 +174,7 @@ def psgld(
 
 def _check_step_size(step_size: Any) -> None:
     if not callable(step_size):
-        check_positive("step_size", step_size)
+        check_positive_number("step_size", step_size)
 
 
 def _step_size(step_size: Any, count: Array, points: Points) -> Scalar:
