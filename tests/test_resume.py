@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jaxtyping
 import numpy as np
+import optax
 import pytest
 
 import steinkern as sk
@@ -86,6 +87,17 @@ def test_notes_that_are_forged_are_refused(notes, finished, tmp_path):
     write(tmp_path / "step-000000000020.ckpt", saved._replace(notes=saved.notes | notes))
     with pytest.raises(ValueError, match="`checkpoint`"):
         fit_gaussian(tmp_path)
+
+
+def test_what_a_checkpoint_could_not_hold_is_refused_before_the_first_step(tmp_path):
+    def update(updates, state, parameters=None):
+        return updates, state
+
+    odd = optax.GradientTransformation(lambda parameters: jnp.zeros((), jnp.complex64), update)
+    with pytest.raises(ValueError, match="the state of the sampler has an array of complex64"):
+        fit_gaussian(tmp_path, sampler=sk.svgd(optimiser=odd), callback=killer(1))
+    with pytest.raises(ValueError, match=r"`checkpoint` cannot hold .* Give long lists"):
+        files.Store(tmp_path, {"target": "long" * 2**21})
 
 
 # Other settings and other code.

@@ -54,7 +54,8 @@ def check_arguments(name: str, function: Any, number: int, way_out: str) -> None
     try:
         signature.bind(*range(number))
     except TypeError:
-        raise ValueError(f"`{name}` must take {number} arguments here, got one of {signature}. {way_out}") from None
+        wanted = "one argument" if number == 1 else f"{number} arguments"
+        raise ValueError(f"`{name}` must take {wanted} here, got a function of {signature}. {way_out}") from None
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:

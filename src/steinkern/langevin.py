@@ -178,4 +178,8 @@ def _check_step_size(step_size: Any) -> None:
 
 
 def _step_size(step_size: Any, count: Array, points: Points) -> Scalar:
-    return like(step_size(count) if callable(step_size) else step_size, points)
+    size = step_size(count) if callable(step_size) else step_size
+    if size is None or jnp.shape(size) != ():
+        got = "None" if size is None else f"an array of shape {jnp.shape(size)}"
+        raise ValueError(f"`step_size` must be one number, or a schedule that returns one, got {got}.")
+    return like(size, points)
