@@ -153,7 +153,7 @@ def test_minibatches_are_the_same_with_and_without_double_precision():
 
 def made(text: str, name: str = "function"):
     """A function from its text, as a script that was edited between two runs has it."""
-    names = {"jnp": jnp, "SCALE": 1.0, "__name__": "script"}
+    names = {"jnp": jnp, "SCALE": 1.0}
     exec(text, names)
     return names[name]
 

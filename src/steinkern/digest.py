@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 LIBRARIES = ("steinkern", "jax", "jaxlib", "equinox", "optax", "numpy", "numpyro", "pymc", "pytensor", "blackjax",
-             "jaxtyping", "beartype", "builtins", "functools")  # fmt: skip
+             "jaxtyping", "beartype", "functools")  # fmt: skip
 _HAS_DOCSTRING = 0x4000000  # inspect.CO_HAS_DOCSTRING, from Python 3.13 on
 
 Describe = Callable[[Any], Any]
@@ -73,7 +73,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _of_library(thing: Any) -> bool:
-    return (getattr(thing, "__module__", None) or "builtins").partition(".")[0] in LIBRARIES
+    return (getattr(thing, "__module__", None) or "").partition(".")[0] in LIBRARIES
 
 
 def _code(code: types.CodeType) -> Any:
