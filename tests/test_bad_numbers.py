@@ -46,8 +46,9 @@ def test_particles_at_fault_go_back_and_the_others_go_on(pushed):
     assert pushed.faults.stuck == (1, 3)
     assert f"moved back {pushed.faults.frozen} times" in pushed.message
     assert np.all(pushed.points[:, 0] < 2.2)
-    # Of a normal law cut off at 1.2 the mean is 1 - 0.22.
-    np.testing.assert_allclose(np.mean(pushed.points, axis=0), [0.8, 0.0], atol=0.15)
+    # Of a normal law cut off at 1.2 the mean is 1 - 0.22. The velocity knows nothing of the wall: particles that it
+    # stops stand there, where the law would have sent them farther in, and move the mean of twelve by 0.12.
+    np.testing.assert_allclose(np.mean(pushed.points, axis=0), [0.78, 0.0], atol=0.15)
     np.testing.assert_array_equal(pushed.history.step, np.arange(1, 101))
 
 
@@ -82,6 +83,21 @@ def test_the_others_move_as_they_would_with_that_particle_where_it_was_put():
     np.testing.assert_allclose(once.points[others], seen[fault + 1][others], rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
+def test_the_last_line_holds_the_particles_where_they_were_put():
+    outside = []
+
+    def watch(step, state, info):
+        outside.extend([step] if np.any(state.points[:, 0] > 2.2) else [])
+        return outside
+
+    fit(walled, particles=INSIDE, num_steps=100, callback=watch)
+    result = fit(walled, particles=INSIDE, num_steps=outside[0], record_particles=True)
+    assert result.faults.frozen == 1
+    assert len(result.history.particles) == outside[0]
+    np.testing.assert_array_equal(result.history.particles[-1], result.particles)
+
+
 def test_a_particle_that_strays_now_and_then_is_counted_and_not_warned_of():
     result = fit(walled, sk.sgld(0.02), INSIDE, num_steps=200)
     assert result.faults.frozen > 0
@@ -105,7 +121,9 @@ def test_a_particle_that_fails_again_and_again_is_named():
     assert result.faults.stuck == (5,)
     assert 4.9 < result.points[5, 0] < 5.1
     others = np.delete(np.asarray(result.points), 5, axis=0)
-    np.testing.assert_allclose(np.mean(others, axis=0), 0.0, atol=0.3)
+    # After 40 steps of 0.1 the first mean, (-0.33, 0.14), is (-0.07, 0.04): the kernel averages over neighbours, so it
+    # falls more slowly than the e⁻⁴ of a single particle.
+    np.testing.assert_allclose(np.mean(others, axis=0), 0.0, atol=0.1)
 
 
 def test_more_than_a_quarter_of_the_particles_at_fault_is_divergence():
@@ -148,6 +166,21 @@ def test_a_particle_of_infinite_curvature_is_found_as_well():
         result = fit(log_density, sampler, INSIDE, num_steps=100)
     assert result.status is sk.Status.FINISHED
     assert result.faults.frozen > 0
+
+
+@pytest.mark.usefixtures("quickly")
+def test_curvature_that_is_not_finite_enters_no_running_average():
+    def log_density(x):
+        return -0.5 * (x[0] + 3.0) ** 2 - 0.5 * x[1] ** 2 + rough(2.25 - jnp.abs(x[0] - 1.77))
+
+    # One particle walks down from 1.9 and comes into a stretch of NaN curvature between 1.82 and 1.72.
+    particles = jnp.asarray(np.clip(START, -1.2, 1.2)).at[0, 0].set(1.9)
+    sampler = sk.matrix_svgd("average", sk.Hessian(), sk.RBF(1.0), optax.sgd(0.05), decay=0.9, refresh_every=10)
+    with pytest.warns(sk.SteinWarning, match="particle 0 "):
+        result = fit(log_density, sampler, particles, num_steps=60, throw=False)
+    assert result.status is sk.Status.FINISHED
+    assert result.faults.frozen > 0
+    assert np.all(np.isfinite(result.loop.state.rule.curvature.as_matrix()))
 
 
 @pytest.mark.usefixtures("quickly")
@@ -273,4 +306,4 @@ def test_huge_and_tiny_scales_end_finite_or_say_why(sampler, dtype):
         if result.status is sk.Status.DIVERGED:
             assert "Likely causes" in result.message
         elif scale > 1:  # nothing moves where a step of 0.3 is nothing
-            np.testing.assert_allclose(np.asarray(result.points) / np.asarray(scale, dtype), START, rtol=1e-3)
+            np.testing.assert_allclose(np.asarray(result.points) / np.asarray(scale, dtype), START, rtol=1e-6)

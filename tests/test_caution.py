@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import steinkern as sk
+from steinkern import caution
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -180,3 +181,31 @@ def test_a_target_that_needs_no_double_precision_is_quiet():
 
 def test_a_target_that_insists_on_single_precision_is_let_be():
     fit(lambda x: gaussian(x).astype(jnp.float32), particles=draws(20, 2, np.float32))
+
+
+# Nothing is lost by looking.
+
+
+def test_a_look_that_fails_loses_no_result(monkeypatch):
+    def only_single(x):
+        assert x.dtype == jnp.float32
+        return gaussian(x)
+
+    particles = draws(20, 2, np.float32)
+    assert fit(only_single, particles=particles, data=None).status is sk.Status.FINISHED
+
+    def fails(*arguments):
+        raise RuntimeError
+        yield
+
+    for look in ("_unconverged", "_decoupled", "_collapsed", "_coarse"):
+        monkeypatch.setattr(caution, look, fails)
+    assert fit().status is sk.Status.FINISHED
+
+
+def test_a_warning_made_an_error_carries_the_result():
+    # Warnings are errors in tests.
+    with pytest.raises(sk.SteinWarning, match="hardly feel") as raised:
+        fit(sampler=sk.svgd(sk.RBF(1e-4), optax.sgd(1.0)))
+    assert raised.value.result.num_steps == 100
+    assert np.all(np.isfinite(raised.value.result.points))

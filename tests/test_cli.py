@@ -6,6 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+import steinkern as sk
 from steinkern import cli
 from tests import browser
 from tests.conftest import compiled_quickly
@@ -121,4 +122,36 @@ def test_bad_argument_is_one_clear_line_and_a_non_zero_exit(arguments, message, 
     error = capsys.readouterr().err.strip()
     assert error.startswith("steinkern: ")
     assert message in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("settings.json", ["--settings", "{}/settings.json"], "is not a settings.json from --tune"),
+        ("search.json", ["--tune"], "is not the log of a search"),
+        ("rows.json", [], "is not the journal of an experiment"),
+    ],
+    ids=["settings", "search", "journal"],
+)
+def test_a_file_nested_beyond_measure_is_one_clear_line(name, arguments, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / name).write_text("[" * 100_000)
+    given = [argument.format(tmp_path) for argument in arguments]
+    monkeypatch.setattr("sys.argv", ["steinkern", "reproduce", "toy", "--out", str(tmp_path), *given])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+
+
+def test_a_run_that_diverges_is_one_clear_line(monkeypatch, capsys):
+    def diverges():
+        raise sk.DivergedError.__new__(sk.DivergedError, "step 3 gave numbers that are not finite")  # without a run
+
+    monkeypatch.setattr(cli, "app", diverges)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("steinkern: step ")
     assert "\n" not in error

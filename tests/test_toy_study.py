@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.experiments import toy_study
+from steinkern.experiments import toy_results, toy_study
+from steinkern.experiments.journal import Journal
 from steinkern.experiments.results import Row
 from steinkern.experiments.toy_results import RIVALS, Run, rows_of, run_target, shown_iterations, table, verdicts
 from steinkern.experiments.toy_study import METHODS, Setting, cells, recorded_settings, trajectory, tune, winner
@@ -109,6 +110,34 @@ def test_winner_of_an_empty_search_is_a_clear_error():
 def short_run() -> Run:
     with compiled_quickly():
         return run_target("star", recorded_settings()["star"], seeds=(0, 1, 2), last=30)
+
+
+def test_methods_that_are_finished_are_not_run_again(monkeypatch, tmp_path):
+    ran: list[str] = []
+
+    def fake(method, setting, target, seeds, last):
+        ran.append(method)
+        if ran == ["vanilla", "svn"]:
+            raise KeyboardInterrupt
+        paths = np.random.default_rng(len(method)).normal(size=(len(seeds), last + 1, 50, 2))
+        return np.where(paths > 2, np.nan, paths) if method == "sgld" else paths
+
+    def study(place) -> Run:
+        return run_target("star", recorded_settings()["star"], (0, 1), 2, journal=Journal(place))
+
+    monkeypatch.setattr(toy_results, "trajectories", fake)
+    monkeypatch.setattr(toy_results, "METHODS", ("vanilla", "svn", "sgld"))
+    monkeypatch.setattr(toy_results, "exact_level", lambda target, measure: np.zeros(1))
+    monkeypatch.setattr(toy_results, "exact_draws", lambda target: jr.normal(jr.key(0), (50, 2)))
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "rows.json")
+    resumed = study(tmp_path / "rows.json")
+    assert ran == ["vanilla", "svn", "svn", "sgld"]
+    whole = study(tmp_path / "other.json")
+    for method in ("vanilla", "svn", "sgld"):
+        np.testing.assert_array_equal(resumed.log_mmd2[method], whole.log_mmd2[method])
+        np.testing.assert_array_equal(resumed.flow[method], whole.flow[method])
+    assert np.isnan(resumed.flow["sgld"]).any()
 
 
 def test_rows_hold_every_method_and_the_paired_differences(short_run):

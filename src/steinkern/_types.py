@@ -1,5 +1,8 @@
 """Shared type aliases, and the checks that every public edge uses."""
 
+import inspect
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -17,6 +20,7 @@ Points: TypeAlias = Float[Array, "n d"]
 PyTree: TypeAlias = Any
 Batch: TypeAlias = Any
 LogDensityFunction: TypeAlias = Callable[..., Array]
+_NOT_THE_CALLER = ("steinkern", "jaxtyping", "beartype")  # the last two may stand between our functions
 
 
 def is_concrete(value: Any) -> bool:
@@ -32,6 +36,26 @@ def check_positive(name: str, value: Any) -> None:
             raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
         if not (np.all(numbers > 0) and np.all(np.isfinite(numbers))):
             raise ValueError(f"`{name}` must be positive and finite, got {value}.")
+
+
+def check_positive_number(name: str, value: Any) -> None:
+    """Raise unless `value` is one positive and finite number; traced values pass."""
+    if is_concrete(value) and (np.ndim(value) != 0 or isinstance(value, bool | np.bool_)):
+        raise ValueError(f"`{name}` must be one positive number, got {value!r}.")
+    check_positive(name, value)
+
+
+def check_arguments(name: str, function: Any, number: int, way_out: str) -> None:
+    """Raise unless `function` can be called with so many arguments, where Python knows which it takes."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*range(number))
+    except TypeError:
+        wanted = "one argument" if number == 1 else f"{number} arguments"
+        raise ValueError(f"`{name}` must take {wanted} here, got a function of {signature}. {way_out}") from None
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
@@ -57,6 +81,14 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"`{name}` must be one of {listed}, got {value!r}.")
+
+
+def warn_caller(warning: Warning) -> None:
+    """Warn at the line that called the library, however deep inside it this is."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(warning, stacklevel=level)
 
 
 def as_number(value: Any) -> Any:

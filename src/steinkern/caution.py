@@ -35,7 +35,14 @@ Look = Callable[[Points], tuple[Array, Array]]
 
 
 class SteinWarning(UserWarning):
-    """A run ended, but something about it says that its particles are not what they should be; with the advice."""
+    """A run ended, but something about it says that its particles are not what they should be; with the advice.
+
+    Where warnings are made errors, `result` holds what the run ended with; before its first step it is `None`.
+    """
+
+    def __init__(self, text: str, result: Any = None):
+        super().__init__(text)
+        self.result = result
 
 
 def before(points: Points, log_densities: Array, scores: Array, look: Look) -> Iterator[str]:
@@ -88,10 +95,18 @@ def after(run: Run, batch: Batch) -> Iterator[str]:
     """What is wrong with a run that has taken all its steps or converged; `batch` is one that the target takes."""
     if run.done < LONG_ENOUGH or not run.loop.healthy:
         return
-    yield from _unconverged(run)
-    decoupled = list(_decoupled(run, batch))
-    yield from decoupled or _collapsed(run)  # the first is a cause of the second
-    yield from _coarse(run, batch)
+    yield from _found(lambda: _unconverged(run))
+    decoupled = _found(lambda: _decoupled(run, batch))
+    yield from decoupled or _found(lambda: _collapsed(run))  # the first is a cause of the second
+    yield from _found(lambda: _coarse(run, batch))
+
+
+def _found(look: Callable[[], Iterator[str]]) -> list[str]:
+    """What a look finds: nothing where it fails, since the result that it would have judged must not be lost."""
+    try:
+        return list(look())
+    except Exception:
+        return []
 
 
 def resting(run: Run) -> bool:
@@ -209,6 +224,6 @@ def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.n
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             wide = fresh.bind(double(particle)).sharing(double(target.shared))
             scores = np.asarray(_scores(wide, double(points), double(batch)))
-    except (TypeError, ValueError):  # a log density that insists on its precision
+    except Exception:  # a log density that insists on its precision, in whatever words
         return None
     return scores if scores.dtype == np.float64 and np.isfinite(scores).all() else None

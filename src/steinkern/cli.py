@@ -19,6 +19,7 @@ from .cli_data import data
 from .cli_sample import report, sample
 from .experiments import covtype, covtype_study, sentence_study, sentences, text, toy, uci, uci_study
 from .experiments.results import aligned
+from .result import DivergedError
 
 app = typer.Typer(
     help="Stein variational inference with matrix-valued kernels.",
@@ -42,7 +43,7 @@ def main() -> None:
     """Run the command; an error of the user's is one line and a non-zero exit."""
     try:
         app()
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, DivergedError) as error:
         print(f"steinkern: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
@@ -91,7 +92,8 @@ def reproduce_toy(
     """The two-dimensional study: Figure 1 and the appendix figures.
 
     Vanilla SVGD, SVN, Matrix-SVGD (average, mixture), SGLD and pSGLD on Sine, Double banana and Star, with recorded
-    settings, each found by the search that --tune repeats. About five minutes on two cores.
+    settings, each found by the search that --tune repeats. About five minutes on two cores. Finished methods are kept
+    in OUT and not run again.
     """
     jax.config.update("jax_enable_x64", True)
     names = _names(targets)

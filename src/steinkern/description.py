@@ -1,4 +1,4 @@
-"""What a run was made from, as JSON that can be compared: numbers in full, arrays by a digest, functions by name."""
+"""What a run was made from, as JSON that can be compared: numbers in full, arrays and functions by a digest."""
 
 import functools
 import hashlib
@@ -11,12 +11,18 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
+from .digest import digest_of, methods_of
+
+CODE = "its code"
+"""The name under which a description holds the digest of a function's code; no name that a user can give."""
+_DERIVATIVES = ("jvp", "fwd", "bwd")  # where JAX keeps a function's own rules
+
 
 def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
     """`value` as JSON, equal for equal values in another process.
 
-    Modules, dataclasses and containers are taken apart. A function is its name and what it closes over: an optax
-    optimiser keeps its learning rate there. What cannot be taken apart is its type.
+    Modules, dataclasses and containers are taken apart. A function is its name, what it closes over (an optax optimiser
+    keeps its learning rate there) and a digest of its code. What cannot be taken apart is its type.
 
     Args:
         value: what to describe.
@@ -38,7 +44,8 @@ def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
         return {"class": _name(type(value)), **{name: inner(getattr(value, name)) for name in value._fields}}
     if is_dataclass(value) and not isinstance(value, type):
         own = {field.name: inner(getattr(value, field.name, None)) for field in fields(value)}
-        return {"class": _name(type(value)), **own}
+        methods = {name: _digested(method, inside) for name, method in methods_of(type(value)).items()}
+        return {"class": _name(type(value)), **own, **({CODE: methods} if methods else {})}
     if isinstance(value, dict):
         return {str(key): inner(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -46,10 +53,18 @@ def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
     if isinstance(value, types.MethodType):
         return {"function": inner(value.__func__), "of": inner(value.__self__)}
     if hasattr(value, "__wrapped__"):  # jitted, or with a derivative of its own
-        return inner(value.__wrapped__)
+        rules = {name: inner(getattr(value, name)) for name in _DERIVATIVES if hasattr(value, name)}
+        return {"function": inner(value.__wrapped__), **rules} if rules else inner(value.__wrapped__)
     if isinstance(value, types.FunctionType):
         return _function(value, inside)
     return _name(value if isinstance(value, type | types.BuiltinFunctionType) else type(value))
+
+
+def without_code(description: Any) -> Any:
+    """What `described` gave, less the digests of code, which another version of Python does not share."""
+    if isinstance(description, dict):
+        return {key: without_code(entry) for key, entry in description.items() if key != CODE}
+    return [without_code(entry) for entry in description] if isinstance(description, list) else description
 
 
 def fingerprint(value: Any) -> str:
@@ -84,9 +99,16 @@ def _array(value: Any) -> Any:
 def _function(function: types.FunctionType, inside: frozenset[int]) -> Any:
     name = f"{function.__module__}.{function.__qualname__}"
     closed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    if not closed:
-        return name
-    return {"function": name, **{key: _cell(cell, inside) for key, cell in closed.items()}}
+    code = _digested(function, inside)
+    return {
+        "function": name,
+        **({} if code is None else {CODE: code}),
+        **{key: _cell(cell, inside) for key, cell in closed.items()},
+    }
+
+
+def _digested(function: types.FunctionType, inside: frozenset[int]) -> str | None:
+    return digest_of(function, functools.partial(described, inside=inside))
 
 
 def _cell(cell: Any, inside: frozenset[int]) -> Any:

@@ -2,7 +2,6 @@
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -21,17 +20,24 @@ from ._types import (
     LogDensityFunction,
     Points,
     PyTree,
-    check_callable,
-    check_count,
-    check_positive,
+    warn_caller,
+)
+from .arguments import (
+    as_count,
+    as_data,
+    as_number,
+    as_switch,
+    as_tolerance,
+    check_checkpoint,
+    check_functions,
+    check_tempering,
 )
 from .caution import SteinWarning
-from .checkpoint import Store
 from .interrupt import interruptible
 from .loop import LONG_STEPS, LoopState, first_loop
 from .particles import check_particles
 from .result import DivergedError, Faults, History, Result, Status
-from .resume import options_of, restore, save, settings_of
+from .resume import Keeper, options_of
 from .run import Run, until
 from .sampler import AbstractSampler, Info
 from .target import AbstractTarget, as_target
@@ -109,12 +115,19 @@ def fit(
         DivergedError: the particles met numbers that are not finite.
         OSError: a checkpoint cannot be written; the last good one is intact.
     """
-    _check_options(key, sampler, tempering, callback, num_steps, batch_size, record_every, tolerance)
-    _check_checkpoint(checkpoint, every)
-    if longest_move is not None:
-        check_positive("longest_move", longest_move)
+    check_functions(key, sampler, tempering, callback)
+    num_steps, record_every = as_count("num_steps", num_steps), as_count("record_every", record_every)
+    batch_size = None if batch_size is None else as_count("batch_size", batch_size)
+    tolerance = as_tolerance(tolerance, sampler)
+    longest_move = None if longest_move is None else as_number("longest_move", longest_move)
+    check_checkpoint(checkpoint, every)
+    every = _EVERY if every is None else as_count("every", every)
+    record_particles, throw = as_switch("record_particles", record_particles), as_switch("throw", throw)
+    progress = None if progress is None else as_switch("progress", progress)
     bound, points, first = _starting_point(as_target(target), particles)
-    data = jax.tree.map(jnp.asarray, data)
+    as_count("num_steps and the steps before", first + num_steps)
+    check_tempering(tempering, first, num_steps)
+    data = as_data(data)
     bound.check_data(data, batch_size)
     sampler.check(points)
     example = bound.batch(data, batch_size)
@@ -133,24 +146,25 @@ def fit(
     run = Run(
         key, sampler, bound, tempering, data, batch_size, record_every, record_particles, tolerance, longest_move, loop
     )
-    store = None
+    keeper = None
     if checkpoint is not None:
         given = particles.loop if isinstance(particles, Result) else particles
-        store = Store(checkpoint, settings_of(run, given))
-        restore(store, run, log_densities)
+        keeper = Keeper(checkpoint, run, given, log_densities)
+        keeper.restore()
     if run.done > num_steps:
         raise ValueError(
             f"`num_steps` must be at least {run.done}, where the checkpoint in `checkpoint` {checkpoint} stands, got "
             f"{num_steps}. Raise it, or choose another directory."
         )
 
-    size, longest = record_every, record_every if callback else run.longest_chunk
+    # From one step on, whatever is recorded: how long a step takes is not known before, and Ctrl-C waits for a chunk.
+    size, longest = 1, record_every if callback else run.longest_chunk
     ended, saved = "", run.done
     disable = None if progress is None else not progress
     with tqdm(total=num_steps, initial=run.done, disable=disable, leave=False) as bar, interruptible() as interrupt:
         while run.done < num_steps and run.going and not ended:
             start = time.perf_counter()
-            to_checkpoint = until(run.done, every or _EVERY) if store else num_steps
+            to_checkpoint = until(run.done, every) if keeper else num_steps
             taken = run.take(min(size, num_steps - run.done, to_checkpoint))
             bar.update(taken)
             bar.set_postfix_str(f"velocity {float(run.loop.info.velocity_norm):.3g}", refresh=False)
@@ -159,65 +173,25 @@ def fit(
             on_line = run.done % record_every == 0 or run.done == num_steps
             if callback is not None and taken and run.going and on_line:
                 ended = "the callback ended" if callback(int(run.loop.step), run.loop.state, run.loop.info) else ""
-            if interrupt.requested and run.done < num_steps:
+            if interrupt.requested:
                 ended = "Ctrl-C ended"
             last = ended or run.done == num_steps or not run.going
-            if store and run.loop.healthy and run.done > saved and (last or run.done % (every or _EVERY) == 0):
-                save(store, run, log_densities)
+            if keeper and run.loop.healthy and run.done > saved and (last or run.done % every == 0):
+                keeper.save()
                 saved = run.done
+    if interrupt.requested:  # in the last chunk too: who asks for the end learns that it was heard
+        ended = "Ctrl-C ended"
     bound = run.target_now  # `look` is at what the shared parameters, if there are any, have become
     outside = run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
     result = _result(run, outside, ended)
     if result.faults.stuck:
-        warned += _warn([_stuck(result)])
+        warned += _warn([_stuck(result)], result)
     if result.status in (Status.FINISHED, Status.CONVERGED):
-        warned += _warn(caution.after(run, example))
+        warned += _warn(caution.after(run, example), result)
     result = replace(result, warnings=warned)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
-
-
-def _check_options(
-    key: Key,
-    sampler: Any,
-    tempering: Any,
-    callback: Any,
-    num_steps: int,
-    batch_size: int | None,
-    record_every: int,
-    tolerance: float | None,
-) -> None:
-    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()):
-        raise ValueError(f"`key` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
-    if not isinstance(sampler, AbstractSampler):
-        raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
-    if callback is not None:
-        check_callable("callback", callback, "a function of (step, state, info)")
-    if tempering is not None:
-        check_callable("tempering", tempering, "a schedule, a function of the step")
-    check_count("num_steps", num_steps)
-    check_count("record_every", record_every)
-    if batch_size is not None:
-        check_count("batch_size", batch_size)
-    if tolerance is not None:
-        check_positive("tolerance", tolerance)
-        if tolerance >= 1:
-            raise ValueError(f"`tolerance` must be a fraction of the largest velocity, below 1, got {tolerance}.")
-        if not sampler.deterministic:
-            raise ValueError(
-                f"`tolerance` has no meaning for {type(sampler).__name__}, whose velocity does not tell that all is at "
-                "rest. Leave it out and choose `num_steps`."
-            )
-
-
-def _check_checkpoint(checkpoint: Any, every: int | None) -> None:
-    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
-        raise ValueError(f"`checkpoint` must be a directory, got {checkpoint!r}.")
-    if every is not None:
-        check_count("every", every)
-        if checkpoint is None:
-            raise ValueError(f"`every` is {every}, but there is no `checkpoint`: name a directory for them.")
 
 
 def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
@@ -267,10 +241,10 @@ def _check_first_particles(log_densities: Array, scores: Array) -> None:
             )
 
 
-def _warn(texts: Iterable[str]) -> tuple[str, ...]:
+def _warn(texts: Iterable[str], result: Result | None = None) -> tuple[str, ...]:
     said = tuple(texts)
     for text in said:
-        warnings.warn(text, SteinWarning, stacklevel=3)
+        warn_caller(SteinWarning(text, result))
     return said
 
 
@@ -336,11 +310,15 @@ def _verdict(loop: LoopState, outside: int, ended: str) -> tuple[Status, str]:
             "(d) float32 is too coarse for the target, or its numbers overflow: enable x64, or bring the parameters to "
             "scales nearer 1."
         )
+    interrupted = "Ctrl-C" in ended
     if loop.converged:
         ratio = float(loop.info.velocity_norm / loop.largest_velocity)
-        return Status.CONVERGED, f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps."
+        heard = " Ctrl-C came as it did." if interrupted else ""
+        return Status.CONVERGED, (
+            f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps.{heard}"
+        )
     if ended:
-        status = Status.STOPPED if "Ctrl-C" in ended else Status.FINISHED
+        status = Status.STOPPED if interrupted else Status.FINISHED
         return status, f"{ended} the run after {int(loop.step)} steps. Give this result to `fit` to go on from it."
     fraction = float(loop.info.velocity_norm) / (float(loop.largest_velocity) or 1.0)
     return Status.FINISHED, (

@@ -1,6 +1,6 @@
 """What is recorded along a run: lines of the history, thinned where they grow too many."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -58,6 +58,15 @@ class Recorder:
         if self.last is None or (kept.step.size and kept.step[-1] == self.last.step[0]):
             return kept
         return _joined([kept, self.last])
+
+    def amend(self, points: Any) -> None:
+        """Put other particles into the last line, where lines have particles: they were moved back after it."""
+        if self.last is None or self.last.points is None:
+            return
+        kept: Record = _joined(self._kept)
+        self.last = self.last._replace(points=points[None])
+        if kept.step.size and kept.step[-1] == self.last.step[0]:
+            self._kept = [_joined([jax.tree.map(lambda leaf: leaf[:-1], kept), self.last])]
 
     def _keep(self, lines: Record | None) -> None:
         """Add lines, or go through all those that are there; only those on the stride stay."""

@@ -140,13 +140,26 @@ class MetricSettings(eqx.Module):
         measurements = 1 + state.steps // self.measure_every
         rate = jnp.minimum(1 - 1 / measurements.astype(float), self.decay)
         wanted = state.steps % self.measure_every == 0
-        curvature = _when(self.measure_every, wanted, lambda: state.curvature.blend(measure(), rate), state.curvature)
+
+        def blended() -> tuple[AbstractOperator, Array]:
+            curvature = state.curvature.blend(measure(), rate)
+            return curvature, _all_finite(curvature)
+
+        kept = (state.curvature, jnp.asarray(True))
+        curvature, finite = _when(self.measure_every, wanted, blended, kept)
         metric = _when(self.refresh_every, due, lambda: factorise(curvature), state.metric)
+        # A metric of an earlier step hides that this step's curvature is not finite, and the average would remember it
+        # for ever. So the step fails at once: the loop takes it back, and its particle at fault with it.
+        metric = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
         return MetricState(steps, curvature, metric)
 
 
 def _when(every: int, due: Array, renew: Callable[[], Any], kept: Any) -> Any:
     return renew() if every == 1 else jax.lax.cond(due, renew, lambda: kept)
+
+
+def _all_finite(tree: Any) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree_util.tree_leaves(tree)]))
 
 
 class Averaged(AbstractKernelRule):

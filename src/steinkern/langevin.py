@@ -8,7 +8,19 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Int
 
-from ._types import Batch, Key, Points, Scalar, Vector, as_number, check_count, check_positive, check_share, like
+from ._types import (
+    Batch,
+    Key,
+    Points,
+    Scalar,
+    Vector,
+    as_number,
+    check_count,
+    check_positive,
+    check_positive_number,
+    check_share,
+    like,
+)
 from .curvature import hessian_diagonal
 from .sampler import AbstractSampler, Info, make_info
 from .target import AbstractTarget
@@ -162,8 +174,12 @@ def psgld(
 
 def _check_step_size(step_size: Any) -> None:
     if not callable(step_size):
-        check_positive("step_size", step_size)
+        check_positive_number("step_size", step_size)
 
 
 def _step_size(step_size: Any, count: Array, points: Points) -> Scalar:
-    return like(step_size(count) if callable(step_size) else step_size, points)
+    size = step_size(count) if callable(step_size) else step_size
+    if size is None or jnp.shape(size) != ():
+        got = "None" if size is None else f"an array of shape {jnp.shape(size)}"
+        raise ValueError(f"`step_size` must be one number, or a schedule that returns one, got {got}.")
+    return like(size, points)

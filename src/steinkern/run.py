@@ -85,6 +85,8 @@ class Run:
         """Take up to so many steps; fewer where one fails, and none where the first does and is mended first."""
         if self.done % self.record_every:  # a line is under way: end with it
             steps = min(steps, until(self.done, self.record_every))
+        elif steps > self.record_every:  # whole lines, so that the next chunk need not end one
+            steps -= steps % self.record_every
         before = self.done
         self._accept(*self._advanced(self.sampler, self.loop, steps))
         if not self.loop.healthy:
@@ -102,6 +104,7 @@ class Run:
             self.trouble, loop = moved_back(self.trouble, self.loop, look)
             if loop is not None:
                 self.loop, outside = loop, 0
+                self.recorder.amend(np.asarray(loop.state.points))
         return outside
 
     def _advanced(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Record]:

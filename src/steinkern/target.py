@@ -22,6 +22,7 @@ from ._types import (
     Scalar,
     Vector,
     as_number,
+    check_arguments,
     check_callable,
     check_positive,
     is_concrete,
@@ -77,7 +78,8 @@ class AbstractTarget(eqx.Module):
         """
         if batch_size is None or data is None:
             return data
-        rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data))
+        # Of one integer type: another type draws other examples, and x64 would choose it.
+        rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data), "int32")
         return jax.tree.map(lambda leaf: leaf[rows], data)
 
     def sites(self, particles: PyTree) -> dict[str, Array]:
@@ -201,6 +203,13 @@ class LogDensity(AbstractTarget):
                 f"`batch_size` is {batch_size}, but a plain log density cannot tell prior from likelihood, so its "
                 "minibatches cannot be scaled. Give a `Posterior(log_prior, log_likelihood, num_data)`."
             )
+        if data is None:
+            check_arguments(
+                "target", self.function, 1, "A log density of (parameters, data) needs `fit(..., data=...)`."
+            )
+        else:
+            way_out = "Leave `data` out, or write the log density as a function of (parameters, data)."
+            check_arguments("target", self.function, 2, way_out)
 
 
 class Posterior(AbstractTarget):

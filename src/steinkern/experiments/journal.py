@@ -51,6 +51,6 @@ def _read(path: Path) -> dict[str, Any]:
             {"made_from", "environment", "result"} <= set(piece) for piece in pieces.values()
         ):
             return pieces
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not the journal of an experiment: {error}. Move it away to start anew.") from error
     raise ValueError(f"{path} is not the journal of an experiment. Move it away to start anew.")

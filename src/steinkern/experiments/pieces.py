@@ -94,7 +94,7 @@ def read_winners(path: Path | None, packaged: str, check: Callable[[Mapping[str,
         return check(json.loads(file.read_text())["winners"])
     except OSError as error:
         raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {_in_words(error)}.") from error
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .._types import check_count
 from ..files import environment, prepare_directory, write_text
+from .journal import Journal
 from .results import check_names, write_json, write_results
 from .toy_figures import write_figures
 from .toy_page import write_page
@@ -53,6 +54,8 @@ def reproduce(
 ) -> Report:
     """Run the study and write results.json, table.md, the figures and index.html into `directory`.
 
+    Methods that are finished on a target are kept in rows.json there, and not run again.
+
     Args:
         names: the targets.
         num_seeds: seeds 0, 1, …; at most four in quick mode.
@@ -66,7 +69,8 @@ def reproduce(
     prepare_directory(directory)
     seeds = range(min(num_seeds, _QUICK_SEEDS) if quick else num_seeds)
     last = _QUICK_STEPS if quick else None
-    runs = [run_target(name, chosen[name], seeds, last, progress) for name in names]
+    journal = Journal(directory / "rows.json")
+    runs = [run_target(name, chosen[name], seeds, last, progress, journal) for name in names]
     record = {
         "particles": NUM_PARTICLES,
         "exact_draws": NUM_DRAWS,
@@ -115,7 +119,7 @@ def _read_settings(path: Path) -> dict[str, dict[str, Setting]]:
         }
     except OSError as error:
         raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {error!r}.") from error
 
 

@@ -1,15 +1,17 @@
 """The runs of the toy study and the numbers read off them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
+from .journal import Journal
 from .results import Row
-from .toy_study import METHODS, NUM_PARTICLES, TITLES, Setting, exact_draws, trajectories
+from .toy_study import METHODS, NUM_DRAWS, NUM_PARTICLES, TITLES, Setting, exact_draws, trajectories
 from .toy_targets import TARGETS, LogMMD, ToyTarget
 
 RIVALS = ("vanilla", "average", "svn")
@@ -48,6 +50,7 @@ def run_target(
     seeds: Sequence[int],
     last: int | None = None,
     progress: Callable[[str], None] | None = None,
+    journal: Journal | None = None,
 ) -> Run:
     """Run every method on a target for all seeds at once.
 
@@ -57,6 +60,7 @@ def run_target(
         seeds: the reported seeds.
         last: how many steps; the paper's last iteration by default.
         progress: told the name of each method when it is done.
+        journal: keeps every method that is done, and is asked before one is run.
     """
     target = TARGETS[name]
     last = target.iterations[-1] if last is None else last
@@ -65,12 +69,28 @@ def run_target(
     log_mmd2: dict[str, np.ndarray] = {}
     flow: dict[str, np.ndarray] = {}
     for method in METHODS:
-        path = trajectories(method, settings[method], target, tuple(seeds), last)[:, iterations]
-        log_mmd2[method] = np.stack([np.asarray(measure.along(jnp.asarray(one))) for one in path])
-        flow[method] = path[0]
+        made_from = {
+            "setting": asdict(settings[method]), "seeds": list(seeds), "iterations": iterations.tolist(),
+            "particles": NUM_PARTICLES, "exact_draws": NUM_DRAWS, "precision": jnp.zeros(()).dtype.name,
+        }  # fmt: skip
+        kept = None if journal is None else journal.get(f"{name}/{method}", made_from)
+        if kept is None:
+            path = trajectories(method, settings[method], target, tuple(seeds), last)[:, iterations]
+            levels = np.stack([np.asarray(measure.along(jnp.asarray(one))) for one in path])
+            kept = {"log_mmd2": _listed(levels), "flow": _listed(path[0])}
+            if journal is not None:
+                kept = journal.put(f"{name}/{method}", made_from, kept)
+        log_mmd2[method], flow[method] = (np.array(kept[part], float) for part in ("log_mmd2", "flow"))
         if progress is not None:
             progress(f"{target.title}: {TITLES[method]}")
     return Run(target, tuple(seeds), iterations, log_mmd2, flow, exact_level(target, measure))
+
+
+def _listed(array: np.ndarray) -> Any:
+    """Nested lists with all digits, for JSON; what is not finite, which it has not, becomes null."""
+    values = array.astype(object)
+    values[~np.isfinite(array)] = None
+    return values.tolist()
 
 
 def exact_level(target: ToyTarget, measure: LogMMD, replications: int = 400) -> Float[np.ndarray, " r"]:

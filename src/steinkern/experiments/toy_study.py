@@ -250,7 +250,7 @@ def _read_log(log: Path) -> dict[str, list[Any]]:
         return {}
     try:
         done = json.loads(log.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{log} is not the log of a search: {error}. Move it away to start anew.") from error
     if not isinstance(done, dict):
         raise ValueError(f"{log} is not the log of a search. Move it away to start anew.")
