@@ -20,6 +20,7 @@ from .diagnostics import ksd2 as ksd2
 from .diagnostics import mmd2 as mmd2
 from .diagnostics import moments as moments
 from .diagnostics import stein_ratio as stein_ratio
+from .distributed import device_mesh as device_mesh
 from .ensemble import Ensemble as Ensemble
 from .ensemble import ensemble as ensemble
 from .fit import fit as fit

@@ -33,6 +33,7 @@ from .arguments import (
     check_tempering,
 )
 from .caution import SteinWarning
+from .distributed import spread, within
 from .interrupt import interruptible
 from .loop import LONG_STEPS, LoopState, first_loop
 from .particles import check_particles
@@ -64,6 +65,7 @@ def fit(
     every: int | None = None,
     progress: bool | None = None,
     longest_move: float | None = 100.0,
+    mesh: Any = None,
     throw: bool = True,
 ) -> Result:
     """Move `particles` towards the target for `num_steps` steps.
@@ -101,6 +103,9 @@ def fit(
             first particles were spread, is absurd and made shorter: a spike does not throw a particle out of sight.
             `None` lets every move be.
         progress: show a progress bar; by default where there is a terminal.
+        mesh: `device_mesh()` spreads the particles over all devices of the machine: scores and curvature are computed
+            where the particles are, and the sums of a velocity pass round a ring. The numbers are those of one device
+            but for rounding.
         throw: raise `DivergedError` (which carries the result) where the run cannot go on for numbers that are not
             finite, instead of returning a result whose status says so.
 
@@ -125,6 +130,8 @@ def fit(
     record_particles, throw = as_switch("record_particles", record_particles), as_switch("throw", throw)
     progress = None if progress is None else as_switch("progress", progress)
     bound, points, first = _starting_point(as_target(target), particles)
+    if mesh is not None:
+        points = spread(points, mesh)
     as_count("num_steps and the steps before", first + num_steps)
     check_tempering(tempering, first, num_steps)
     data = as_data(data)
@@ -161,7 +168,8 @@ def fit(
     size, longest = 1, record_every if callback else run.longest_chunk
     ended, saved = "", run.done
     disable = None if progress is None else not progress
-    with tqdm(total=num_steps, initial=run.done, disable=disable, leave=False) as bar, interruptible() as interrupt:
+    bar = tqdm(total=num_steps, initial=run.done, disable=disable, leave=False)
+    with bar, interruptible() as interrupt, within(mesh):
         while run.done < num_steps and run.going and not ended:
             start = time.perf_counter()
             to_checkpoint = until(run.done, every) if keeper else num_steps

@@ -8,9 +8,11 @@ to be fast. Three backends give the same sums (see `sums`):
 - "gpu" keeps the tiles on the chip of an NVIDIA GPU (see `gpu`): float32 arrays alone.
 
 "auto" takes "dense" up to `DENSE_PAIRS` pairs, and above that "gpu" where the program runs on one, in float32 and in at
-most 128 dimensions, else "tiled". What it runs on is known when the program is compiled, not when it is written.
+most 128 dimensions, else "tiled". What it runs on is known when the program is compiled, not when it is written. Under
+a mesh with an axis "particles" each device does so for its own share (see `ring`).
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import equinox as eqx
@@ -25,6 +27,7 @@ from ..scalar_kernel import AbstractScalarKernel
 from . import gpu
 from .gpu import PRECISIONS as PRECISIONS
 from .gpu import Precision as Precision
+from .ring import devices_in_ring, over_ring
 from .sums import Sums, divergence_sum, dot, velocity_sums
 from .tiled import over_tiles
 
@@ -54,9 +57,9 @@ def radial_velocity(
         backend: one of those above.
     """
     check_choice("precision", precision, PRECISIONS)
-    chosen = _chosen(backend, kernel, at, source)
+    check_choice("backend", backend, BACKENDS)
     # The velocity depends on differences alone; centring keeps their digits in the products.
-    centre = central(source.points)
+    centre = _centre(source.points)
     at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
 
     def dense(some: Array, part: Scored) -> Sums:
@@ -68,29 +71,33 @@ def radial_velocity(
     def on_chip(some: Array, part: Scored) -> Sums:
         return _on_chip(kernel, some, part, precision=precision)
 
-    if chosen == "dense":
-        sums = dense(at, source)
-    elif chosen == "tiled":
-        sums = tiled(at, source)
-    elif backend == "gpu":
-        sums = on_chip(at, source)
-    else:
-        sums = jax.lax.platform_dependent(at, source, cuda=on_chip, default=tiled)
-    return sums.velocity(at)
+    def chosen(some: Array, part: Scored) -> Sums:
+        way = _chosen(backend, kernel, some, part)
+        if way != "gpu":
+            return (dense if way == "dense" else tiled)(some, part)
+        if backend == "gpu":
+            return on_chip(some, part)
+        return jax.lax.platform_dependent(some, part, cuda=on_chip, default=tiled)
+
+    return _everywhere(chosen, at, source).velocity(at)
 
 
 def radial_divergence(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored, *, backend: Backend = "auto"
 ) -> Float[Array, " m"]:
     """∇·φ(x) of that velocity, for every row x of `at`; there is no GPU kernel for it, "gpu" goes in tiles."""
-    chosen = _chosen(backend, kernel, at, source)
-    centre = central(source.points)
+    check_choice("backend", backend, BACKENDS)
+    centre = _centre(source.points)
     at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
 
     def dense(some: Array, part: Scored) -> Array:
         return divergence_sum(kernel, some, part)
 
-    return dense(at, source) if chosen == "dense" else over_tiles(dense, at, source)
+    def chosen(some: Array, part: Scored) -> Array:
+        whole = _chosen(backend, kernel, some, part) == "dense"
+        return dense(some, part) if whole else over_tiles(dense, some, part)
+
+    return _everywhere(chosen, at, source)
 
 
 def mean_values(
@@ -107,8 +114,22 @@ def mean_values(
     return dense(at, source) if few else over_tiles(dense, at, source)
 
 
+def _centre(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
+    """`central`, found by a sum where the points lie on several devices: an index would gather them all on each."""
+    if devices_in_ring(points.shape[0]) == 1:
+        return central(points)
+    offsets = jnp.sum((points - jnp.mean(points, axis=0, keepdims=True)) ** 2, axis=1)
+    nearest = jnp.arange(points.shape[0]) == jnp.argmin(offsets)
+    return jnp.sum(jnp.where(nearest[:, None], points, 0), axis=0, keepdims=True)
+
+
+def _everywhere(sums: Callable[[Array, Scored], Any], at: Array, source: Scored) -> Any:
+    """The sums on the device at hand, or round the ring of devices over which particles are spread."""
+    devices = devices_in_ring(at.shape[0], source.points.shape[0])
+    return over_ring(sums, at, source, devices) if devices > 1 else sums(at, source)
+
+
 def _chosen(backend: Backend, kernel: AbstractScalarKernel, at: Array, source: Scored) -> Backend:
-    check_choice("backend", backend, BACKENDS)
     if backend == "gpu" and at.dtype != jnp.float32:
         raise ValueError(f"`backend` 'gpu' computes in float32, got {at.dtype} points. Take 'tiled', or 'auto'.")
     if backend != "auto":
