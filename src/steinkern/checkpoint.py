@@ -135,7 +135,7 @@ def newest(directory: Path, none_left: str = "None is left", *, set_aside: bool 
 
 def _files(directory: Path) -> list[Path]:
     """In the order of their steps."""
-    return sorted((path for path in directory.iterdir() if _NAME.fullmatch(path.name)), key=_step_of)
+    return sorted((path for path in directory.glob("step-*") if _NAME.fullmatch(path.name)), key=_step_of)
 
 
 def _path(directory: Path, step: int) -> Path:
