@@ -23,9 +23,13 @@ def write_dots(path: Path, finished: Rows) -> None:
 
 def _dots(finished: Rows) -> Figure:
     names = list(dict.fromkeys(name for name, _ in finished))
-    methods = [method for method in METHODS if any(own == method for _, own in finished)]
-    heights = list(range(len(methods), 0, -1))
-    figure = Figure(figsize=(1.6 * len(names) + 1.6, 1.9 * len(METRICS)), layout="constrained")
+    rows: list[tuple[str, str, str | None]] = [
+        (TITLES[method], method, None) for method in METHODS if any(own == method for _, own in finished)
+    ]
+    if any(method == "point" for _, method in finished):
+        rows.append((f"{TITLES['point']},\naveraged over checks", "point", "averaged"))
+    heights = list(range(len(rows), 0, -1))
+    figure = Figure(figsize=(1.6 * len(names) + 1.8, 2.1 * len(METRICS)), layout="constrained")
     parts: Any = figure.subfigures(len(METRICS), 1)
     for part, (metric, (title, _, _)) in zip(parts, METRICS.items(), strict=True):
         part.supxlabel(
@@ -33,15 +37,19 @@ def _dots(finished: Rows) -> Figure:
         )
         panels = part.subplots(1, len(names), sharey=True, squeeze=False)[0]
         for axes, name in zip(panels, names, strict=True):
-            for method, height in zip(methods, heights, strict=True):
-                row = row_of(finished, name, method, metric)
+            for (_, method, readout), height in zip(rows, heights, strict=True):
+                row = row_of(finished, name, method, metric, readout)
                 colour = plot.COLOURS[METHODS.index(method)]
-                axes.errorbar(row.mean, height, xerr=row.stderr, fmt="o", color=colour, markersize=3.5, linewidth=1.2)
-                printed = TABLE_2.get(name, {}).get(method) if metric == "error" else None
+                face = colour if readout is None else "white"
+                axes.errorbar(
+                    row.mean, height, xerr=row.stderr, fmt="o", color=colour, markerfacecolor=face, markersize=3.5,
+                    linewidth=1.2,
+                )  # fmt: skip
+                printed = TABLE_2.get(name, {}).get(method) if metric == "error" and readout is None else None
                 if printed is not None:
                     axes.plot(printed, height, "x", color="0.5", markersize=4)
-            axes.set_yticks(heights, [TITLES[method] for method in methods])
-            axes.set_ylim(0.4, len(methods) + 0.6)
+            axes.set_yticks(heights, [label for label, _, _ in rows])
+            axes.set_ylim(0.4, len(rows) + 0.6)
             axes.xaxis.set_major_locator(MaxNLocator(3))
             axes.grid(axis="x", color="0.92")
             axes.spines[["top", "right"]].set_visible(False)
