@@ -42,3 +42,14 @@ def heard():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs_of_one_module():
+    """Drop compiled programs at the end of every module.
+
+    Each holds mappings of memory, of which Linux gives a process 65,530: with those of all tests in one process the
+    compiler ends in a segmentation fault.
+    """
+    yield
+    jax.clear_caches()
