@@ -15,7 +15,7 @@ from ..particles import Layout
 from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
 
 try:
-    import numpyro  # noqa: F401
+    import numpyro  # noqa: F401 (to see whether it is there)
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "`steinkern.interop.numpyro` needs NumPyro, which is not installed: pip install 'steinkern[numpyro]'"
