@@ -71,6 +71,7 @@ CASES = [
     *[((130, 40), "IMQ", precision) for precision in gpu.PRECISIONS],
     ((100, 130), "RBF", "fast"),  # several chunks of coordinates, several blocks of the answer
     ((100, 130), "IMQ", "float32"),
+    ((40, 300), "RBF", "float32"),
     ((130, 40), "IMQ of another power", "fast"),
 ]
 

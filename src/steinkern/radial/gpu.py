@@ -34,7 +34,7 @@ _CHUNK = 64  # coordinates of a product
 _LARGEST = 2.0**14  # of kernel values, which decay from there: 16 bits reach 2⁻¹⁴ without losing digits
 _POINT_SCALE, _SCORE_SCALE = 2.0**9, 2.0**8
 _SHARED_BYTES = 224 * 1024  # of a multiprocessor, less what the compiler takes for itself
-_MEASURED = 128  # dimensions; beyond, compiling takes minutes
+_MEASURED = 512  # dimensions
 
 
 class Tile(NamedTuple):
@@ -47,7 +47,7 @@ class Tile(NamedTuple):
 
     def shared_bytes(self, d: int, digits: "Digits", profiles: int) -> int:
         """What the compiler asks of the chip's memory: the rows, and the sources of every stage."""
-        points, scores = _padded_width(d), min(_padded_width(d + 1), 2 * _CHUNK)
+        points, scores = _at_once(_padded_width(d)), _held(_padded_width(d + 1))
         rows = 2 * self.rows * points * (1 + digits.x)
         return rows + 2 * self.stages * self.columns * (points * (1 + digits.y) + profiles * scores * (1 + digits.v))
 
@@ -64,6 +64,8 @@ def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
         best = Tile(64, 64, 4, 2) if digits.k else Tile(128, 64, 4, 2 if digits.v else 3)
     elif d <= _CHUNK // 2:
         best = Tile(128, 64, 4, 2 if digits.k else 3)
+    elif d > 2 * _CHUNK:
+        best = Tile(128, 64, 8, 1)
     else:
         best = Tile(128, 64, 8, 3 if digits.v and not digits.k else 2)
     others = (Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1))
@@ -216,7 +218,7 @@ def _call(
 
     padded, width = x.high.shape
     columns = v[0].high.shape[1]
-    some = min(columns, 2 * _CHUNK)  # columns of the answer that one program holds
+    some = _held(columns)
     inputs = (scalars, x, x_norms, y, y_norms, v)
 
     def whole(array: Array) -> Any:
@@ -250,14 +252,20 @@ def _program(evaluate: Any, structure: Any, both: bool, tile: Tile, *references:
     *inputs, out = references
     scalars, x, x_norms, y, y_norms, v = jax.tree.unflatten(structure, inputs)
     factor, one, own_norms = scalars[0], scalars[1], x_norms[...]
-    chunks = [pl.ds(start, min(_CHUNK, x.high.shape[1])) for start in range(0, x.high.shape[1], _CHUNK)]
+    width = x.high.shape[1]
+    chunk, few = min(_CHUNK, width), _at_once(width) == width
 
     def add(turn: Array, total: Array) -> Array:
         some = pl.ds(turn * tile.columns, tile.columns)
-        inner = jnp.zeros((tile.rows, tile.columns), jnp.float32)
-        for chunk in chunks:
-            left, right = _read(x, (slice(None), chunk)), _read(y, (some, chunk))
-            inner = _added(left, _Halves(right.high.T, None if right.low is None else right.low.T), inner)
+        nothing = jnp.zeros((tile.rows, tile.columns), jnp.float32)
+
+        def multiply(i: Any, inner: Array) -> Array:
+            left, right = (_read(part, (rows, pl.ds(i * chunk, chunk))) for part, rows in ((x, slice(None)), (y, some)))
+            turned = _Halves(right.high.T, None if right.low is None else right.low.T)
+            return _added(left, turned, inner) if few else inner + one * _added(left, turned, nothing)  # why: see below
+
+        # Few chunks are written out one after the other; many would take minutes to compile.
+        inner = jax.lax.fori_loop(0, width // chunk, multiply, nothing, unroll=few)
         r2 = factor * inner + (own_norms[:, None] + y_norms[some][None, :])
         part = jnp.zeros(total.shape, total.dtype)
         for values, column in zip(evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
@@ -310,6 +318,16 @@ def _whole(halves: _Halves) -> Array:
 def _padded(array: Float[Array, "n d"], multiple: int, width: int) -> Float[Array, "rows width"]:
     n, d = array.shape
     return jnp.pad(array, ((0, -n % multiple), (0, width - d)))
+
+
+def _at_once(width: int) -> int:
+    """Coordinates of the points that are on the chip together."""
+    return width if width <= 2 * _CHUNK else _CHUNK
+
+
+def _held(columns: int) -> int:
+    """Columns of the answer that one program holds: the more, the fewer times are distances computed."""
+    return min(columns, 4 * _CHUNK) if columns % (4 * _CHUNK) == 0 else min(columns, 2 * _CHUNK)
 
 
 def _padded_width(d: int) -> int:
