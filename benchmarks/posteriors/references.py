@@ -5,8 +5,9 @@
 Where there is a closed form it is taken: for the Gaussians, the funnel, the banana and the four modes. Two dimensions
 are integrated on a grid. The rest is long runs of NumPyro's NUTS in double precision: four chains with a dense mass
 matrix, in coordinates whitened by the Hessian at the mode, until R-hat is below 1.01 and the effective number of draws
-of every coordinate and of its square suffices. Centred hierarchies are run non-centred and mapped back. The same file
-holds how many gradients a warm-up of 1000 iterations takes, from the naive start and with NumPyro's defaults.
+of every coordinate and of its square suffices, or each chain has 24,000 draws: what was reached is in the file. Centred
+hierarchies are run non-centred and mapped back. The same file holds how many gradients a warm-up of 1000 iterations
+takes, from the naive start and with NumPyro's defaults.
 
 `references.json` is a journal: what it has is kept while the target is the same, so that a stopped run goes on.
 """

@@ -115,7 +115,7 @@ class Bench:
     def warmups(self) -> list[Row]:
         """Gradients, one after the other, of a warm-up of NUTS: what `sequential` is to be compared with."""
         return [
-            Row(name, f"nuts-warmup-{kind}", "sequential", reference["warmup_gradients"][kind], math.nan, 1)
+            Row(name, f"nuts-warmup-{kind}", "sequential", float(reference["warmup_gradients"][kind]), math.nan, 1)
             for name, reference in self.references.items()
             for kind in WARMUPS
         ]
