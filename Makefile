@@ -6,7 +6,7 @@ LOWEST ?= .venv-lowest
 SOURCES := src tests benchmarks docs
 
 .PHONY: help setup demo test lint types contract tests test-browser test-lowest soak format
-.PHONY: bench bench-gpu wheel docs docs-serve clean
+.PHONY: bench bench-gpu bench-posteriors wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
 	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
+	@echo "make bench-posteriors  everyday posteriors, nothing tuned: sample beside SVGD, Laplace, Pathfinder and NUTS"
 	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
 	@echo "make wheel      build the wheel, install it in a clean environment, and time its import"
 	@echo "make format     format the code"
@@ -73,6 +74,9 @@ bench: setup
 
 bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
+
+bench-posteriors: setup
+	$(BIN)/python -m benchmarks.posteriors.run
 
 wheel: setup
 	$(BIN)/python benchmarks/wheel.py

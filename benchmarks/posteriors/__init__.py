@@ -1,0 +1,1 @@
+"""Everyday posteriors with known means and standard deviations, and methods run on them with nothing tuned."""

@@ -1,0 +1,52 @@
+"""NumPyro's NUTS on a plain log density, with its gradient evaluations counted."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import NUTS
+
+CHUNK = 100  # iterations of one compiled call
+
+
+class Chains:
+    """Chains of one kernel, compiled once for a length of the warm-up.
+
+    Args:
+        log_density: of one vector.
+        num_warmup: iterations in which step size and mass matrix are adapted.
+        options: for `numpyro.infer.NUTS`; its defaults otherwise (a diagonal mass matrix, acceptance 0.8).
+    """
+
+    def __init__(self, log_density: Callable[[Any], Any], num_warmup: int, **options: Any):
+        self.num_warmup = num_warmup
+        self.kernel = NUTS(potential_fn=lambda x: -log_density(x), **options)
+        self._steps = jax.jit(self._chunk)
+
+    def _chunk(self, state: Any) -> Any:
+        def step(state: Any, _: None) -> Any:
+            state = self.kernel.sample(state, (), {})
+            return state, (state.z, state.num_steps)
+
+        return jax.lax.scan(step, state, length=CHUNK)
+
+    def run(self, key: Any, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Points and numbers of leapfrog steps (a gradient each), `CHUNK` iterations at a time, warm-up included."""
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # inside NumPyro
+            state = self.kernel.init(key, self.num_warmup, jnp.asarray(start))
+            while True:
+                state, (points, steps) = self._steps(state)
+                yield np.asarray(points), np.asarray(steps)
+
+    def draws(self, key: Any, start: np.ndarray, num_draws: int) -> tuple[np.ndarray, int]:
+        """So many draws after the warm-up, and the gradients of the warm-up."""
+        points, steps = [], []
+        for some, counts in self.run(key, start):
+            points.append(some)
+            steps.append(counts)
+            if sum(map(len, points)) >= self.num_warmup + num_draws:
+                break
+        kept = np.concatenate(points)[self.num_warmup :][:num_draws]
+        return kept, int(np.concatenate(steps)[: self.num_warmup].sum())

@@ -1,0 +1,152 @@
+"""The benchmark of everyday posteriors: targets and references fit together. Nothing long is run."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.posteriors import references, shapes
+from benchmarks.posteriors.methods import Outcome
+from benchmarks.posteriors.mode import find_mode
+from benchmarks.posteriors.run import Bench, Judgement, rows_of
+from benchmarks.posteriors.target import Target
+from benchmarks.posteriors.targets import KINDS, TARGETS
+
+from steinkern.experiments.results import read_results
+from tests.conftest import compiled_quickly
+
+REFERENCES = references.read_references()
+
+
+GAUSSIANS = {"gaussian-anisotropic": shapes.ANISOTROPIC, "gaussian-100": shapes.WIDE}
+
+
+@pytest.fixture(scope="module")
+def evaluated():
+    """Log densities and gradients of all targets, in one program: compiling is all the time that this takes.
+
+    The points are the start, another, the reference mean; and for a Gaussian its mean plus columns of its covariance.
+    """
+    points = {}
+    for name, target in TARGETS.items():
+        rows = [target.start, references.other_point(target), np.array(REFERENCES[name]["mean"])]
+        if name in GAUSSIANS:
+            mean, covariance = GAUSSIANS[name]
+            rows += [mean, *(mean + covariance)]
+        points[name] = jnp.asarray(np.stack(rows))
+
+    @jax.jit
+    def run(points):
+        return {
+            name: jax.vmap(jax.value_and_grad(target.log_density))(points[name]) for name, target in TARGETS.items()
+        }
+
+    with compiled_quickly():
+        return jax.tree.map(np.asarray, run(points))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_density_and_gradient_are_finite_at_the_start_and_at_the_reference_mean(name, evaluated):
+    target, reference = TARGETS[name], REFERENCES[name]
+    assert len(reference["mean"]) == len(reference["sd"]) == target.dim
+    values, gradients = evaluated[name]
+    assert (values.dtype, gradients.dtype) == (np.float64, np.float64)
+    assert np.isfinite(values).all()
+    assert np.isfinite(gradients).all()
+    np.testing.assert_allclose(values[:2], reference["made_from"], rtol=1e-5)  # kept to six digits
+
+
+def test_targets_run_in_single_precision():
+    for target in TARGETS.values():
+        value = jax.eval_shape(target.log_density, jax.ShapeDtypeStruct((target.dim,), jnp.float32))
+        assert (value.shape, value.dtype) == ((), jnp.float32), target.name
+
+
+def test_references_are_complete_and_converged():
+    assert set(REFERENCES) == set(TARGETS)
+    for name, reference in REFERENCES.items():
+        assert min(reference["sd"]) > 0
+        assert np.isfinite(reference["mean"]).all()
+        assert reference["warmup_gradients"]["diagonal"] >= 1000
+        if reference["how"].startswith("NUTS"):
+            assert reference["r_hat"] < 1.01, name
+            assert reference["ess"] > 2500, name  # a standard error of the mean below 0.02 sd
+            assert reference["ess_of_squares"] > 2000, name
+
+
+def test_halves_are_of_equal_size_and_each_has_every_kind():
+    assert len(TARGETS) >= 20
+    assert len(set(Counter(target.half for target in TARGETS.values()).values())) == 1
+    for targets in KINDS.values():
+        counts = Counter(target.half for target in targets)
+        assert set(counts) == {"rules", "held out"}
+        assert abs(counts["rules"] - counts["held out"]) <= 1
+
+
+@pytest.mark.parametrize("name", GAUSSIANS)
+def test_references_of_gaussians_follow_from_their_log_density(name, evaluated):
+    dim, reference, (mean, covariance) = TARGETS[name].dim, REFERENCES[name], GAUSSIANS[name]
+    _, scores = evaluated[name]  # -Σ⁻¹ (x - mean): 0 at the mean, and -1 in each direction
+    np.testing.assert_allclose(scores[3:], np.concatenate([np.zeros((1, dim)), -np.eye(dim)]), atol=1e-10)
+    np.testing.assert_allclose(reference["mean"], mean, rtol=1e-5)  # six digits are stored
+    np.testing.assert_allclose(reference["sd"], np.sqrt(np.diagonal(covariance)), rtol=1e-5)
+
+
+def test_references_of_banana_and_four_modes_agree_with_a_grid():
+    axis = np.linspace(-12, 12, 201)
+    points = np.stack(np.meshgrid(axis, axis * 2 + 6, indexing="ij"), -1).reshape(-1, 2)
+    for name in ("banana", "four-modes"):
+        weights = np.asarray(jax.nn.softmax(jax.vmap(TARGETS[name].log_density)(jnp.asarray(points))))
+        mean = weights @ points
+        np.testing.assert_allclose(REFERENCES[name]["mean"], mean, rtol=1e-4)
+        np.testing.assert_allclose(REFERENCES[name]["sd"], np.sqrt(weights @ (points - mean) ** 2), rtol=1e-4)
+
+
+def test_the_reference_of_the_funnel_agrees_with_draws():
+    rng = np.random.default_rng(0)
+    log_variance = rng.normal(0, 3, 100_000)
+    assert abs(log_variance.std() / REFERENCES["funnel"]["sd"][0] - 1) < 0.02
+    # The variance is heavy-tailed: importance draws from N(9, 9), where exp(v) p(v) lies, have no such trouble.
+    shifted = log_variance + 9
+    second_moment = np.mean(np.exp(shifted + ((shifted - 9) ** 2 - shifted**2) / 18))
+    np.testing.assert_allclose(REFERENCES["funnel"]["sd"][1:], np.sqrt(second_moment), rtol=1e-5)
+
+
+def test_the_mode_of_a_gaussian_gives_its_moments(quickly):
+    mean, covariance = shapes.ANISOTROPIC
+    mode = find_mode(TARGETS["gaussian-anisotropic"].log_density, np.zeros(20))
+    np.testing.assert_allclose(mode.point, mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(np.linalg.inv(mode.precision), covariance, rtol=1e-6, atol=1e-9)
+
+
+def test_judgement_is_in_reference_standard_deviations_and_nan_is_not_good():
+    reference = {"mean": [1.0, 2.0], "sd": [0.5, 10.0]}
+    judged = Judgement.of([1.1, 3.0], [0.5, 11.0], reference)
+    assert judged.max_mean_error == pytest.approx(0.2)
+    assert judged.mean_mean_error == pytest.approx(0.15)
+    assert (judged.min_sd_ratio, judged.max_sd_ratio) == pytest.approx((1.0, 1.1))
+    assert judged.within((0.35, 0.7, 1.4))
+    assert not judged.within((0.1, 0.9, 1.1))
+    assert not Judgement.of([np.nan, 2.0], [0.5, 10.0], reference).within((0.35, 0.7, 1.4))
+
+
+def test_the_file_keeps_rows_of_other_methods_and_counts_a_hessian_as_d_gradients(tmp_path):
+    target = Target("banana", TARGETS["banana"].log_density, 2, "held out", "")
+    reference = REFERENCES["banana"]
+    right = Outcome(np.array(reference["mean"]), np.array(reference["sd"]), gradients=10, hessians=3)
+    wrong = Outcome(right.mean + 5, right.sd)
+    path = tmp_path / "posteriors.json"
+    for method, outcome in (("ours", right), ("svgd", wrong)):
+        bench = Bench(path, REFERENCES)
+        bench.load()
+        bench.rows[target.name, method] = rows_of(target, method, [outcome] * 3, reference)
+        bench.write()
+    _, settings, rows = read_results(path)
+    found = {(row.case, row.method, row.metric): row.mean for row in rows}
+    assert found["banana", "ours", "evaluations"] == 16
+    assert found["all", "ours", "excellent_targets"] == 1
+    assert found["held out", "svgd", "good_targets"] == 0
+    assert found["all", "svgd", "silent_failures"] == 1
+    assert settings["halves"]["banana"] == "held out"
+    assert "| banana | 2 | held out | ours |" in path.with_suffix(".md").read_text()
