@@ -6,6 +6,10 @@ from importlib.metadata import version as _version
 from . import initial as initial
 from . import interop as interop
 from . import models as models
+from .automatic import Cost as Cost
+from .automatic import Quality as Quality
+from .automatic import Sampled as Sampled
+from .automatic import sample as sample
 from .bandwidth import AbstractBandwidth as AbstractBandwidth
 from .bandwidth import Median as Median
 from .caution import SteinWarning as SteinWarning
@@ -27,6 +31,7 @@ from .fit import fit as fit
 from .graphical import Graphical as Graphical
 from .half_bayesian import HalfBayesian as HalfBayesian
 from .half_bayesian import half_bayesian as half_bayesian
+from .hamiltonian import Hamiltonian as Hamiltonian
 from .interop.blackjax import as_blackjax as as_blackjax
 from .kernel_rule import AbstractKernelRule as AbstractKernelRule
 from .kernel_rule import Averaged as Averaged

@@ -1,0 +1,331 @@
+"""`sample`: the one call."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from .._types import Batch, Key, LogDensityFunction, Points, PyTree, Vector, check_count, is_concrete, warn_caller
+from ..caution import SteinWarning
+from ..hamiltonian import ChainState, Hamiltonian
+from ..interop._model import AbstractModelTarget
+from ..interrupt import interruptible
+from ..particles import Layout
+from ..result import DivergedError, Faults, History, Result, Status
+from ..target import AbstractTarget, as_target
+from . import gaussian as approximation
+from .chains import Draws, joined, measured_metric, more, warm_up
+from .control import moments_by_stein
+from .gaussian import Gaussian, even_noise, nearest_gaussian
+from .mixing import drifting, mixing, settled
+from .placing import placed, with_moments
+from .quality import Cost, Quality, concerns, judged
+
+_CHAINS = 100
+_DRAWS_A_PARTICLE = 10  # more chains where more particles are wanted
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 10
+_MOST_NUMBERS = 20_000_000  # of draws that are kept
+
+
+@dataclass(frozen=True)
+class Sampled(Result):
+    """What `sample` gives back: a `Result`, how good it is, and what it took."""
+
+    quality: Quality | None = None
+    """`None` where the run came to nothing."""
+    cost: Cost = Cost(0, 0, 0, 0)
+
+    def summary(self) -> str:
+        """The table of `Result.summary`, and what is known of its quality."""
+        table = super().summary()
+        if self.quality is None:
+            return table
+        found = self.quality
+        return (
+            f"{table}\nmeans known to {np.max(found.mean_errors):.2g} and sds to {np.max(found.sd_errors):.1%} or "
+            f"better, R-hat {found.r_hat:.3f}, Stein ratio {found.stein_ratio:.2f}, KSD {found.ksd:.2g}; "
+            f"{self.cost.gradients:,} gradients, {self.cost.hessians:,} Hessians, {self.cost.sequential:,} evaluations "
+            "one after the other"
+        )
+
+
+def sample(
+    key: Key,
+    target: AbstractTarget | LogDensityFunction,
+    start: PyTree = None,
+    num_particles: int = 100,
+    data: Batch = None,
+    *,
+    throw: bool = True,
+) -> Sampled:
+    """Particles of a posterior, with nothing to tune: the answer, how good it is, and what it took.
+
+    The start may be far off and the coordinates badly scaled. The Gaussian nearest to the target is found first, then
+    a hundred Hamiltonian chains are run from it until their means and spreads have settled, and the particles are
+    placed so that they have them. All is computed in double precision where the log density allows it, without touching
+    JAX's own switch, and returned in JAX's precision.
+
+    ```python
+    result = sk.sample(jax.random.key(0), log_density, start=jnp.zeros(3))
+    print(result.summary())
+    result.quality.r_hat, result.cost.gradients, result.warnings
+    ```
+
+    Args:
+        key: `jax.random.key(seed)`.
+        target: as for `fit`: a log density, a `LogDensity` or `Posterior`, or what
+            `steinkern.interop.numpyro.from_model` (or PyMC's) gives.
+        start: one particle's pytree, in the parameters' own coordinates, where the log density is finite. A NumPyro or
+            PyMC model needs none: it is drawn from the prior.
+        num_particles: how many.
+        data: as for `fit`. All of them are used in every step.
+        throw: raise `DivergedError` (which carries the result) where the density has no finite mass that can be found,
+            instead of returning a result whose status says so.
+
+    What is not to be trusted is said by a `SteinWarning` and in `result.warnings`: chains that stay apart, funnels,
+    heavy tails. Modes that no chain has met are not seen by anything. Ctrl-C ends the run with what it has.
+
+    Raises:
+        ValueError: what was given does not fit together, or the start lies where the density is not finite.
+        DivergedError: the density is flat or grows in some direction, so that there is no posterior.
+    """
+    check_count("num_particles", num_particles)
+    if not is_concrete(key):
+        raise ValueError("`key` must be a key, not traced: `sample` decides by what it sees, so it cannot be compiled.")
+    given = as_target(target)
+    if start is None:
+        if not isinstance(given, AbstractModelTarget):
+            raise ValueError("`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`.")
+        start = jax.tree.map(lambda leaf: leaf[0], given.prior(jr.fold_in(key, 1), 1))
+    start = jax.tree.map(np.asarray, start)
+    data = jax.tree.map(np.asarray, data)  # NumPy keeps the digits that JAX's own precision may not
+    given.check_data(data, None)
+    with _precision(given, start, data) as wide:
+        found = _found(key, *_bound(given, start, data, wide), num_particles)
+        in_double = jax.tree.map(np.asarray, (found.particles, found.points))
+    particles, points = jax.tree.map(jnp.asarray, in_double)  # in JAX's own precision
+    bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
+    _forget_precision(bound, points, data)
+    settings = {"key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()]}
+    result = Sampled(
+        particles, points, found.status, found.message, found.steps, found.history, Faults(), bound, found.sampler,
+        None, settings, tuple(found.warnings), found.quality, found.cost,
+    )  # fmt: skip
+    for text in found.warnings:
+        warn_caller(SteinWarning(text, result))
+    if throw and result.status is Status.DIVERGED:
+        raise DivergedError(result)
+    return result
+
+
+@dataclass
+class _Found:
+    """A result in the making."""
+
+    particles: PyTree
+    points: Points
+    status: Status
+    message: str
+    steps: int
+    history: History
+    sampler: Hamiltonian
+    warnings: list[str]
+    quality: Quality | None
+    cost: Cost
+
+
+def _found(key: Key, target: AbstractTarget, start: Vector, data: Batch, num_particles: int) -> _Found:
+    names = _names(target, start)
+    noise_key, warm_key, chain_key, place_key, check_key = jr.split(key, 5)
+    chains = max(_CHAINS, -(-num_particles // _DRAWS_A_PARTICLE))
+    noise = even_noise(noise_key, _CHAINS, len(start), start.dtype)
+    nearest = nearest_gaussian(target, start, noise, data)
+    spent = np.array(approximation.evaluations(nearest, _CHAINS))
+    problem = _improper(nearest, names)
+    first = nearest.cloud(noise if chains == _CHAINS else jr.normal(noise_key, (chains, len(start)), start.dtype))
+    if problem:
+        sampler = Hamiltonian(nearest.metric, 1.0)
+        return _Found(
+            _constrained(target, first[:num_particles]), first[:num_particles], Status.DIVERGED, problem,
+            int(nearest.rounds), _history([]), sampler, [], None, Cost(*map(int, spent)),
+        )  # fmt: skip
+    state = Hamiltonian(nearest.metric, 1.0).init(target, first, data)
+    state = _inside(state, nearest.mean, target, data)
+    rounds, lines, sampler, stopped = _run(warm_key, chain_key, target, nearest, state, data)
+    spent += np.array(
+        [0, sum(part.gradients * part.points.shape[1] for part in lines), 0, sum(p.gradients for p in lines)]
+    )
+    draws = joined(rounds)
+    return _finished((place_key, check_key), target, data, draws, lines, sampler, num_particles, names, spent, stopped)
+
+
+def _run(
+    warm_key: Key, chain_key: Key, target: AbstractTarget, nearest: Gaussian, state: ChainState, data: Batch
+) -> tuple[list[Draws], list[Draws], Hamiltonian, bool]:
+    """The rounds that count, all rounds, the sampler of the former, and whether Ctrl-C ended them."""
+    n, d = state.points.shape
+    metric, step = nearest.metric, jnp.asarray(1.0 / d**0.25, state.points.dtype)
+    lines: list[Draws] = []
+    for turn in range(2):
+        state, step, draws = warm_up(jr.fold_in(warm_key, turn), target, metric, step, state, data)
+        lines.append(draws)
+        metric = measured_metric(draws, nearest.precision)
+    sampler = Hamiltonian(metric, step)
+    thinning = max(1, n * d * 50 * _MOST_ROUNDS // _MOST_NUMBERS)
+    rounds: list[Draws] = []
+    with interruptible() as interrupt:
+        for turn in range(_MOST_ROUNDS):
+            state, draws = more(jr.fold_in(chain_key, turn), target, sampler, state, data, min(thinning, 10))
+            rounds.append(draws)
+            lines.append(draws)
+            if interrupt.requested:
+                break
+            seen = mixing(joined(rounds).points)
+            if len(rounds) >= _LEAST_ROUNDS and settled(seen):
+                break
+            if len(rounds) >= 4 and drifting(seen):  # the first of them were still on their way
+                rounds = rounds[len(rounds) // 2 :]
+    return rounds, lines, sampler, interrupt.requested
+
+
+def _finished(
+    keys: tuple[Key, Key], target: AbstractTarget, data: Batch, draws: Draws, lines: list[Draws],
+    sampler: Hamiltonian, num_particles: int, names: list[str], spent: np.ndarray, stopped: bool,
+) -> _Found:  # fmt: skip
+    place_key, check_key = keys
+    seen = mixing(draws.points)
+    estimates = moments_by_stein(draws.points, draws.scores, sampler.metric)
+    d = draws.points.shape[-1]
+    half = draws.points.shape[1] // 2
+    ours, aside = (part.reshape(-1, d) for part in (draws.points[:, :half], draws.points[:, half:]))
+    everything = draws.points.reshape(-1, d)
+    points = placed(place_key, ours, num_particles)
+    if num_particles > 1:
+        points = with_moments(points, everything, estimates.mean, estimates.variance)
+    scores = target.scores(points, data)
+    sd = jnp.sqrt(estimates.variance)
+    quality = judged(
+        check_key, points, scores, aside, sampler.metric, seen,
+        estimates.mean_error / sd, estimates.variance_error / (2 * estimates.variance), draws,
+    )  # fmt: skip
+    warnings = list(concerns(quality, seen, draws, names))
+    status = Status.STOPPED if stopped else Status.FINISHED if warnings else Status.CONVERGED
+    message = {
+        Status.STOPPED: "Ctrl-C ended the run; this is what it had.",
+        Status.FINISHED: "the run ended, and does not trust itself: see the warnings.",
+        Status.CONVERGED: "means and spreads have settled.",
+    }[status]
+    spent = spent + np.array([0, len(points), 0, 1])
+    steps = sum(len(part.leaps) for part in lines)
+    return _Found(
+        _constrained(target, points), points, status, message, steps, _history(lines), sampler, warnings, quality,
+        Cost(*map(int, spent)),
+    )  # fmt: skip
+
+
+def _history(lines: list[Draws]) -> History:
+    if not lines:
+        nothing = np.zeros(0)
+        return History(np.zeros(0, int), nothing, nothing, nothing, None)
+    info = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *[p.info for p in lines])
+    ends = np.cumsum([len(part.leaps) for part in lines])
+    step = np.concatenate(
+        [np.linspace(end - len(p.leaps), end, len(p.points) + 1)[1:] for p, end in zip(lines, ends, strict=True)]
+    )
+    return History(step.astype(int), info.velocity_norm, info.step_size, info.stein_ratio, None)
+
+
+def _improper(nearest: Gaussian, names: list[str]) -> str:
+    """Why there is no posterior to be found; empty where there may be one."""
+    if bool(nearest.settled) and bool(jnp.all(jnp.isfinite(nearest.mean))):
+        return ""
+    metric = nearest.metric
+    spread = jax.vmap(metric.unwhiten)(jnp.eye(len(names), dtype=nearest.mean.dtype))
+    worst = names[int(jnp.argmax(jnp.sum(spread**2, axis=0)))]
+    return (
+        f"the search for the posterior's mass came to no end: it runs away, farthest in {worst!r}. The density is flat "
+        "or grows there, so that it has no finite mass: give the parameter a proper prior."
+    )
+
+
+def _inside(state: ChainState, mean: Vector, target: AbstractTarget, data: Batch) -> ChainState:
+    """Chains that begin where the density is not finite go to where others are."""
+    good = jnp.isfinite(state.log_densities) & jnp.all(jnp.isfinite(state.scores), axis=1)
+    if bool(jnp.all(good)):
+        return state
+    if not bool(jnp.any(good)):
+        raise ValueError("`start` leads to where the log density or its gradient is not finite. Start elsewhere.")
+    others = jnp.flatnonzero(good)
+    rows = jnp.where(good, jnp.arange(len(good)), others[jnp.arange(len(good)) % len(others)])
+    return jax.tree.map(lambda leaf: leaf[rows] if leaf.ndim else leaf, state)
+
+
+def _names(target: AbstractTarget, start: Vector) -> list[str]:
+    assert target.space is not None
+    particle = target.space.constrain(start)
+    names = Layout.of(particle).coordinate_names()
+    return list(names) if len(names) == len(start) else [f"coordinate {i}" for i in range(len(start))]
+
+
+@eqx.filter_jit
+def _constrained(target: AbstractTarget, points: Points) -> PyTree:
+    assert target.space is not None
+    return jax.vmap(target.space.constrain)(points)
+
+
+def _bound(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> tuple[AbstractTarget, Vector, Batch]:
+    """The target on its space, the start as an unconstrained vector, and the data; in double precision if `wide`."""
+
+    def cast(leaf: Any) -> Any:
+        floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        return jnp.asarray(leaf, jnp.float64 if wide and floating else None)
+
+    start, data = jax.tree.map(cast, start), jax.tree.map(cast, data)
+    start = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(float), start)
+    bound = target.bind(start)
+    assert bound.space is not None
+    bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
+    vector = bound.space.unconstrain(start)
+    value, score = jax.value_and_grad(bound.log_density)(vector, data)
+    if not (bool(jnp.isfinite(value)) and bool(jnp.all(jnp.isfinite(score)))):
+        raise ValueError(
+            f"`start` must lie where the log density and its gradient are finite, got {float(value)} there. Start "
+            "inside the support, or declare it with `support=`."
+        )
+    return bound, vector, data
+
+
+@contextmanager
+def _precision(target: AbstractTarget, start: PyTree, data: Batch) -> Iterator[bool]:
+    """Double precision within, and whether it is: not where the log density insists on single precision."""
+    if jax.config.jax_enable_x64:
+        yield True
+        return
+    with jax.enable_x64(True):
+        try:
+            _bound(target, start, data, True)
+            wide = True
+        except (TypeError, ValueError):
+            wide = False
+    inside: AbstractContextManager[Any] = jax.enable_x64(True) if wide else contextlib.nullcontext()
+    with inside:
+        yield wide
+
+
+def _forget_precision(target: AbstractTarget, points: Points, data: Batch) -> None:
+    """Make the target usable in JAX's own precision again.
+
+    JAX (0.10 to 0.12) remembers whole numbers in NumPy arrays that a function closes over by the precision in which it
+    met them first. Where that was double precision, and is no longer, all that it remembers has to go.
+    """
+    try:
+        jax.eval_shape(target.score, points[0], data)
+    except TypeError:
+        jax.clear_caches()
