@@ -119,7 +119,7 @@ def mixture() -> Target:
         prior = normal(low, 0.0, 3.0) + normal(log_gap, 0.0, 1.0) + normal(log_sds, 0.0, 0.7) + normal(logit, 0.0, 1.0)
         return prior + likelihood
 
-    note = "two Gaussian clusters with ordered means, unknown widths and weight"
+    note = "two Gaussian clusters that overlap, means ordered: one mode, and a long tail towards equal means"
     return Target("mixture", log_density, 5, "held out", note)
 
 
