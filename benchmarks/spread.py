@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 import steinkern as sk
-from steinkern.experiments.results import Row, environment, write_results
+from steinkern.experiments.results import Row, write_results
+from steinkern.files import environment
 
 KERNELS = {"RBF": sk.RBF(), "IMQ": sk.IMQ()}
 

@@ -119,8 +119,11 @@ class Hamiltonian(AbstractSampler):
         order = jr.permutation(order_key, n)
         number = min(max(1, round(self.share * n)), n - 2)
         jumping, others = order[:number], order[number:]
-        pairs = jax.vmap(lambda own: jr.choice(own, others, (2,), replace=False))(jr.split(pair_key, number))
-        points = state.points[jumping] + state.points[pairs[:, 0]] - state.points[pairs[:, 1]]
+        one_key, other_key = jr.split(pair_key)
+        one = jr.randint(one_key, (number,), 0, n - number)
+        apart = jr.randint(other_key, (number,), 1, n - number)
+        two = jnp.remainder(one + apart, n - number)  # any of them but the first
+        points = state.points[jumping] + state.points[others[one]] - state.points[others[two]]
         values, scores = _look(target, points, batch)
         gain = values - state.log_densities[jumping]
         accepted = jnp.log(jr.uniform(accept_key, (number,), points.dtype)) < jnp.where(jnp.isnan(gain), -jnp.inf, gain)

@@ -6,9 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array
 
-from .._types import Batch, Key, Points, Scalar
+from .._types import Batch, Key, Points, Scalar, like
 from ..hamiltonian import ChainState, Hamiltonian
 from ..metric import AbstractMetric
 from ..sampler import Info
@@ -22,19 +23,23 @@ _SMALLEST_STEP = 1e-4
 
 
 class Draws(NamedTuple):
-    """What the chains saw, with axes (transition, chain, …)."""
+    """What the chains saw, with axes (transition, chain, …): JAX arrays, or NumPy's where rounds are joined."""
 
-    points: Float[Array, "t n d"]
-    scores: Float[Array, "t n d"]
-    acceptance: Float[Array, "t n"]
-    jumped: Float[Array, "t n"]
-    leaps: Int[Array, " t"]
+    points: Any
+    scores: Any
+    acceptance: Any
+    jumped: Any
+    leaps: Any
     info: Info
 
     @property
     def gradients(self) -> int:
         """Batches of gradients one after the other."""
-        return int(jnp.sum(self.leaps)) + len(self.leaps)
+        return int(np.sum(self.leaps)) + len(self.leaps)
+
+    def thinned(self, every: int) -> "Draws":
+        """One draw of so many."""
+        return self._replace(**{name: getattr(self, name)[every - 1 :: every] for name in ("points", "scores")})
 
 
 def _draw(state: ChainState, info: Info) -> Draws:
@@ -42,42 +47,30 @@ def _draw(state: ChainState, info: Info) -> Draws:
 
 
 def joined(parts: list[Draws]) -> Draws:
-    """One after the other."""
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+    """One after the other, as NumPy arrays: how many there are changes, and should compile nothing."""
+    return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
 
 
 @eqx.filter_jit
-def warm_up(
-    key: Key, target: AbstractTarget, metric: AbstractMetric, step_size: Scalar, state: ChainState, batch: Batch
+def one_round(
+    key: Key, target: AbstractTarget, sampler: Hamiltonian, state: ChainState, batch: Batch, rate: Scalar
 ) -> tuple[ChainState, Scalar, Draws]:
-    """A round in which the step size follows the acceptance; it is returned as well."""
+    """`ROUND` transitions; the step size follows the acceptance at this rate, 0 for not at all, and is returned too.
+
+    One program for warming up and for sampling: compiling it takes longer than running it on most targets.
+    """
 
     def advance(carry: tuple[ChainState, Scalar], turn: tuple[Key, Array]) -> tuple[Any, Draws]:
         state, log_step = carry
         own_key, count = turn
-        sampler = Hamiltonian(metric, jnp.exp(log_step))
-        state, info = sampler.step(own_key, state, target, batch)
-        gain = 10 / (10 + count).astype(log_step.dtype)  # long steps first, then smaller and smaller ones
+        state, info = Hamiltonian(sampler.metric, jnp.exp(log_step)).step(own_key, state, target, batch)
+        gain = rate * 10 / (10 + count).astype(log_step.dtype)  # long steps first, then smaller and smaller ones
         log_step = log_step + gain * (jnp.mean(state.acceptance) - _ACCEPTANCE)
         return (state, jnp.maximum(log_step, jnp.log(jnp.full_like(log_step, _SMALLEST_STEP)))), _draw(state, info)
 
     turns = jr.split(key, ROUND), jnp.arange(ROUND)
-    (state, log_step), draws = jax.lax.scan(advance, (state, jnp.log(step_size)), turns)
+    (state, log_step), draws = jax.lax.scan(advance, (state, jnp.log(like(sampler.step_size, rate))), turns)
     return state, jnp.exp(log_step), draws
-
-
-@eqx.filter_jit
-def more(
-    key: Key, target: AbstractTarget, sampler: Hamiltonian, state: ChainState, batch: Batch, thinning: int
-) -> tuple[ChainState, Draws]:
-    """A round with nothing adapted; of `thinning` transitions one is kept."""
-
-    def advance(state: ChainState, own_key: Key) -> tuple[ChainState, Draws]:
-        state, info = sampler.step(own_key, state, target, batch)
-        return state, _draw(state, info)
-
-    state, draws = jax.lax.scan(advance, state, jr.split(key, ROUND))
-    return state, jax.tree.map(lambda leaf: leaf[thinning - 1 :: thinning], draws)._replace(leaps=draws.leaps)
 
 
 def measured_metric(draws: Draws, precision: Precision) -> AbstractMetric:

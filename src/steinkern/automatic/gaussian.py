@@ -5,7 +5,7 @@ expectations under itself: it is where SVGD with the kernel 1 + xᵀy comes to r
 mass (a centred hierarchy is densest where its width is 0); this Gaussian is where the mass is.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,7 +22,6 @@ DENSE_DIMENSIONS = 200
 _MOST_ROUNDS = 100
 _ENOUGH = 0.01  # nats a round: the chains do the rest
 _GROWTH = 16.0  # of a variance in one round: what is flat here may not be flat there
-_FARTHEST = 100.0  # standard deviations of the cloud in one round
 _STEPS = 12  # lengths that are tried at once, each half the one before
 _SHRINKS = 20  # first clouds that are tried at once, each a quarter of the one before
 
@@ -55,7 +54,7 @@ def metric_of(precision: Precision) -> AbstractMetric:
     return DiagonalMetric(jnp.sqrt(precision)) if precision.ndim == 1 else DenseMetric.of(precision)
 
 
-def even_noise(key: Key, n: int, d: int, dtype: jnp.dtype) -> Points:
+def even_noise(key: Key, n: int, d: int, dtype: Any) -> Points:
     """Standard normal noise whose own mean is 0 and whose own covariance is the identity, as far as n points allow."""
     noise = jr.normal(key, (n, d), dtype)
     left, sizes, right = jnp.linalg.svd(noise - jnp.mean(noise, axis=0, keepdims=True), full_matrices=False)
@@ -76,7 +75,6 @@ def nearest_gaussian(target: AbstractTarget, start: Vector, noise: Points, batch
         noise: (n, d), see `even_noise`; always the same, so that every round improves one function.
         batch: the data.
     """
-    d = start.shape[0]
 
     def bound(mean: Vector, precision: Precision) -> Scalar:
         metric = metric_of(precision)
@@ -89,8 +87,6 @@ def nearest_gaussian(target: AbstractTarget, start: Vector, noise: Points, batch
         drift = jnp.mean(target.scores(points, batch), axis=0)
         wanted = _wanted(metric, _mean_curvature(target, points, noise, batch), now.precision)
         move = metric_of(wanted).solve(drift)
-        length = jnp.sqrt(metric.quadratic(move))
-        move = move * jnp.minimum(1, _FARTHEST * d**0.5 / jnp.where(length > 0, length, 1))
 
         def at(share: Scalar) -> tuple[Vector, Precision, Scalar]:
             mean, precision = now.mean + share * move, (1 - share) * now.precision + share * wanted
@@ -106,7 +102,7 @@ def nearest_gaussian(target: AbstractTarget, start: Vector, noise: Points, batch
             jnp.where(better, precisions[best], now.precision),
             jnp.maximum(bounds[best], now.bound),
             now.rounds + 1,
-            gain < _ENOUGH,
+            jnp.isfinite(bounds[best]) & (gain < _ENOUGH),
         )
 
     first = _first_precision(target, start, batch)
@@ -152,9 +148,9 @@ def _mean_curvature(target: AbstractTarget, points: Points, noise: Points, batch
             return -sign * jax.jvp(lambda x: score(x, batch), (point,), (sign,))[1]
 
         found = jax.vmap(probed)(points, signs)
-    good = jnp.all(jnp.isfinite(found.reshape(len(points), -1)), axis=1)
+    good = jnp.all(jnp.isfinite(found.reshape(len(points), -1)), axis=1).astype(found.dtype)
     weights = good / jnp.maximum(jnp.sum(good), 1)
-    return jnp.tensordot(weights.astype(found.dtype), jnp.where(jnp.isfinite(found), found, 0), axes=1)
+    return jnp.tensordot(weights, jnp.where(jnp.isfinite(found), found, 0), axes=1)
 
 
 def _wanted(metric: AbstractMetric, curvature: Precision, precision: Precision) -> Precision:

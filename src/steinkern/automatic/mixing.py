@@ -2,11 +2,7 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
-from .._types import Vector
+import numpy as np
 
 ENOUGH = 0.03
 """Standard errors of means and standard deviations, in standard deviations, at which sampling stops."""
@@ -17,47 +13,45 @@ _SURE = 4.0  # standard errors
 class Mixing(NamedTuple):
     """By coordinate, in standard deviations of the draws."""
 
-    mean_error: Vector
+    mean_error: np.ndarray
     """The standard error of the mean, from the spread of the chains' own means."""
-    sd_error: Vector
+    sd_error: np.ndarray
     """The standard error of the standard deviation, likewise."""
-    drift: Vector
+    drift: np.ndarray
     """How far the second half of the draws lies from the first, in the mean or the standard deviation; 0 where that
     may be chance."""
-    r_hat: Vector
+    r_hat: np.ndarray
     """Gelman and Rubin's: the spread of all draws over that within chains, 1 where chains cannot be told apart."""
 
 
-@eqx.filter_jit
-def mixing(points: Float[Array, "t n d"]) -> Mixing:
-    """See `Mixing`."""
+def mixing(points: np.ndarray) -> Mixing:
+    """See `Mixing`; the axes are (transition, chain, coordinate)."""
     t, n, _ = points.shape
-    mean = jnp.mean(points, axis=(0, 1), keepdims=True)
-    variance = jnp.mean((points - mean) ** 2, axis=(0, 1))
-    scale = jnp.sqrt(jnp.where(variance > 0, variance, 1))[None, None]
-    unit = (points - mean) / scale
+    mean = points.mean(axis=(0, 1))
+    variance = ((points - mean) ** 2).mean(axis=(0, 1))
+    unit = (points - mean) / np.sqrt(np.where(variance > 0, variance, 1))
     squares = unit**2 / 2  # half the variance: its error is that of the standard deviation
 
-    def error(values: Array) -> Array:
-        return jnp.std(jnp.mean(values, axis=0), axis=0, ddof=1) / n**0.5
+    def error(values: np.ndarray) -> np.ndarray:
+        return np.asarray(values.mean(axis=0).std(axis=0, ddof=1) / n**0.5)
 
-    def drift(values: Array) -> Array:
-        apart = jnp.mean(values[t // 2 :], axis=0) - jnp.mean(values[: t // 2], axis=0)
-        size, chance = jnp.abs(jnp.mean(apart, axis=0)), jnp.std(apart, axis=0, ddof=1) / n**0.5
-        return jnp.where(size > _SURE * chance, size, 0)
+    def drift(values: np.ndarray) -> np.ndarray:
+        apart = values[t // 2 :].mean(axis=0) - values[: t // 2].mean(axis=0)
+        size, chance = np.abs(apart.mean(axis=0)), apart.std(axis=0, ddof=1) / n**0.5
+        return np.where(size > _SURE * chance, size, 0)
 
-    within = jnp.mean(jnp.var(unit, axis=0, ddof=1), axis=0)
-    between = jnp.var(jnp.mean(unit, axis=0), axis=0, ddof=1)
-    r_hat = jnp.sqrt((t - 1) / t + between / jnp.where(within > 0, within, 1))
-    return Mixing(error(unit), error(squares), jnp.maximum(drift(unit), drift(squares)), r_hat)
+    within = unit.var(axis=0, ddof=1).mean(axis=0)
+    between = unit.mean(axis=0).var(axis=0, ddof=1)
+    r_hat = np.sqrt((t - 1) / t + between / np.where(within > 0, within, 1))
+    return Mixing(error(unit), error(squares), np.maximum(drift(unit), drift(squares)), r_hat)
 
 
 def settled(found: Mixing) -> bool:
     """Whether means and standard deviations are known well enough and stand still."""
-    worst = max(float(jnp.max(found.mean_error)), float(jnp.max(found.sd_error)))
+    worst = float(max(found.mean_error.max(), found.sd_error.max()))
     return worst <= ENOUGH and not drifting(found)
 
 
 def drifting(found: Mixing) -> bool:
     """Whether the second half of the draws lies elsewhere than the first."""
-    return float(jnp.max(found.drift)) > _DRIFT
+    return bool(found.drift.max() > _DRIFT)

@@ -89,8 +89,8 @@ def judged(
         stein_ratio=float(stein_ratio(particles, scores)),
         mean_errors=np.asarray(mean_errors),
         sd_errors=np.asarray(sd_errors),
-        r_hat=float(jnp.max(mixing.r_hat)),
-        acceptance=float(jnp.mean(draws.acceptance)),
+        r_hat=float(mixing.r_hat.max()),
+        acceptance=float(np.mean(draws.acceptance)),
         direction_error=float(jnp.max(along_directions(key, particles, held_aside, metric))),
     )
 
@@ -102,19 +102,18 @@ def _whitened(particles: Points, scores: Points, metric: AbstractMetric) -> tupl
 
 def concerns(quality: Quality, mixing: Mixing, draws: Draws, names: list[str]) -> Iterator[str]:
     """What is not to be trusted, why, and what to try."""
-    by_chain = np.asarray(jnp.mean(draws.acceptance, axis=0))
-    points = np.asarray(draws.points)
+    by_chain = np.mean(draws.acceptance, axis=0)
+    points = draws.points
     unit = (points - points.mean(axis=(0, 1))) / np.where(points.std(axis=(0, 1)) > 0, points.std(axis=(0, 1)), 1)
     tails = np.mean(unit**4, axis=(0, 1))
-    local = np.asarray(jnp.mean(jnp.abs(draws.scores), axis=0))  # a chain's own steepness: where curvature varies
+    local = np.mean(np.abs(draws.scores), axis=0)  # a chain's own steepness: where curvature varies
     uneven = float(np.max(np.quantile(local, 0.95, axis=0) / np.maximum(np.quantile(local, 0.05, axis=0), 1e-300)))
     unsettled = max(float(np.max(quality.mean_errors)), float(np.max(quality.sd_errors))) > 2 * ENOUGH
-    worst = names[int(np.argmax(np.asarray(jnp.maximum(mixing.mean_error, mixing.sd_error))))]
+    worst = names[int(np.argmax(np.maximum(mixing.mean_error, mixing.sd_error)))]
     if quality.r_hat > _APART:
-        where = names[int(jnp.argmax(mixing.r_hat))]
-        within = float(np.mean(points.std(axis=0)[:, int(jnp.argmax(mixing.r_hat))]))
-        between = float(points.mean(axis=0)[:, int(jnp.argmax(mixing.r_hat))].std())
-        if between > within:
+        place = int(np.argmax(mixing.r_hat))
+        where, chains = names[place], points[:, :, place]
+        if chains.mean(axis=0).std() > chains.std(axis=0).mean():
             yield (
                 f"chains stay apart in {where!r} (R-hat {quality.r_hat:.2f}): there are separate modes, and how much "
                 "mass each has is not known. Compare several starts, remove symmetries such as exchangeable labels, or "

@@ -21,7 +21,7 @@ from ..particles import Layout
 from ..result import DivergedError, Faults, History, Result, Status
 from ..target import AbstractTarget, as_target
 from . import gaussian as approximation
-from .chains import Draws, joined, measured_metric, more, warm_up
+from .chains import ROUND, Draws, joined, measured_metric, one_round
 from .control import moments_by_stein
 from .gaussian import Gaussian, even_noise, nearest_gaussian
 from .mixing import drifting, mixing, settled
@@ -171,19 +171,19 @@ def _run(
 ) -> tuple[list[Draws], list[Draws], Hamiltonian, bool]:
     """The rounds that count, all rounds, the sampler of the former, and whether Ctrl-C ended them."""
     n, d = state.points.shape
-    metric, step = nearest.metric, jnp.asarray(1.0 / d**0.25, state.points.dtype)
+    sampler = Hamiltonian(nearest.metric, jnp.asarray(1.0 / d**0.25, state.points.dtype))
+    on, off = jnp.ones((), state.points.dtype), jnp.zeros((), state.points.dtype)
     lines: list[Draws] = []
     for turn in range(2):
-        state, step, draws = warm_up(jr.fold_in(warm_key, turn), target, metric, step, state, data)
+        state, step, draws = one_round(jr.fold_in(warm_key, turn), target, sampler, state, data, on)
         lines.append(draws)
-        metric = measured_metric(draws, nearest.precision)
-    sampler = Hamiltonian(metric, step)
-    thinning = max(1, n * d * 50 * _MOST_ROUNDS // _MOST_NUMBERS)
+        sampler = Hamiltonian(measured_metric(draws, nearest.precision), step)
+    thinning = min(max(1, n * d * ROUND * _MOST_ROUNDS // _MOST_NUMBERS), ROUND // 5)
     rounds: list[Draws] = []
     with interruptible() as interrupt:
         for turn in range(_MOST_ROUNDS):
-            state, draws = more(jr.fold_in(chain_key, turn), target, sampler, state, data, min(thinning, 10))
-            rounds.append(draws)
+            state, _, draws = one_round(jr.fold_in(chain_key, turn), target, sampler, state, data, off)
+            rounds.append(draws.thinned(thinning))
             lines.append(draws)
             if interrupt.requested:
                 break
@@ -201,11 +201,11 @@ def _finished(
 ) -> _Found:  # fmt: skip
     place_key, check_key = keys
     seen = mixing(draws.points)
-    estimates = moments_by_stein(draws.points, draws.scores, sampler.metric)
+    estimates = moments_by_stein(jnp.asarray(draws.points), jnp.asarray(draws.scores), sampler.metric)
     d = draws.points.shape[-1]
     half = draws.points.shape[1] // 2
-    ours, aside = (part.reshape(-1, d) for part in (draws.points[:, :half], draws.points[:, half:]))
-    everything = draws.points.reshape(-1, d)
+    halves = draws.points[:, :half], draws.points[:, half:], draws.points
+    ours, aside, everything = (jnp.asarray(part.reshape(-1, d)) for part in halves)
     points = placed(place_key, ours, num_particles)
     if num_particles > 1:
         points = with_moments(points, everything, estimates.mean, estimates.variance)
@@ -234,12 +234,8 @@ def _history(lines: list[Draws]) -> History:
     if not lines:
         nothing = np.zeros(0)
         return History(np.zeros(0, int), nothing, nothing, nothing, None)
-    info = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *[p.info for p in lines])
-    ends = np.cumsum([len(part.leaps) for part in lines])
-    step = np.concatenate(
-        [np.linspace(end - len(p.leaps), end, len(p.points) + 1)[1:] for p, end in zip(lines, ends, strict=True)]
-    )
-    return History(step.astype(int), info.velocity_norm, info.step_size, info.stein_ratio, None)
+    norm, step_size, ratio = (np.asarray(part) for part in joined(lines).info)
+    return History(np.arange(1, len(norm) + 1), norm, step_size, ratio, None)
 
 
 def _improper(nearest: Gaussian, names: list[str]) -> str:

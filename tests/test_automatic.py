@@ -1,0 +1,301 @@
+"""`sample`: two cheap targets end to end, each rule on its own, and what it says where it cannot be right."""
+
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import steinkern as sk
+from steinkern.automatic.chains import measured_metric, one_round
+from steinkern.automatic.control import moments_by_stein
+from steinkern.automatic.gaussian import even_noise, metric_of, nearest_gaussian
+from steinkern.automatic.mixing import drifting, mixing, settled
+from steinkern.automatic.placing import placed, with_moments
+from steinkern.automatic.quality import along_directions
+from steinkern.metric import DenseMetric
+from tests.conftest import compiled_quickly
+
+MEAN, SDS = np.array([3.0, -200.0]), np.array([1e-3, 50.0])
+
+
+def badly_scaled(x):
+    return -0.5 * jnp.sum(((x - MEAN) / SDS) ** 2)
+
+
+def funnel(x):
+    return -(x[0] ** 2) / 18 - 0.5 * jnp.sum(x[1:] ** 2 * jnp.exp(-x[0])) - x[0]
+
+
+def bound(function, d=2):
+    return sk.LogDensity(function).bind(jnp.zeros(d))
+
+
+@pytest.fixture(scope="module")
+def on_a_gaussian():
+    with compiled_quickly():
+        return sk.sample(jr.key(0), badly_scaled, np.zeros(2))
+
+
+def test_a_badly_scaled_gaussian_is_found_from_afar_and_nothing_warns(on_a_gaussian):
+    points = np.asarray(on_a_gaussian.particles)
+    assert points.shape == (100, 2)
+    np.testing.assert_allclose((points.mean(0) - MEAN) / SDS, 0, atol=0.01)
+    np.testing.assert_allclose(points.std(0), SDS, rtol=0.01)
+    assert on_a_gaussian.status is sk.Status.CONVERGED
+    assert on_a_gaussian.warnings == ()
+
+
+def test_what_it_says_of_itself_is_true_of_a_gaussian(on_a_gaussian):
+    quality, cost = on_a_gaussian.quality, on_a_gaussian.cost
+    assert quality.mean_errors.max() < 1e-6  # Stein's identity leaves no noise on a Gaussian
+    assert quality.r_hat < 1.02
+    assert abs(quality.stein_ratio - 1) < 0.1
+    assert quality.direction_error < 0.15
+    assert cost.sequential < 1000
+    assert cost.in_gradients(2) == cost.values + cost.gradients + 2 * cost.hessians
+    assert "R-hat" in on_a_gaussian.summary()
+
+
+def test_the_result_goes_on_to_fit_and_page(on_a_gaussian, tmp_path):
+    assert on_a_gaussian.report(tmp_path).exists()
+    further = sk.fit(jr.key(1), badly_scaled, sk.svgd(optimiser=1e-9), on_a_gaussian, num_steps=2)
+    np.testing.assert_allclose(further.points, on_a_gaussian.points, atol=1e-6)
+
+
+def test_the_same_key_gives_the_same_particles_and_another_gives_others(on_a_gaussian, quickly):
+    again = sk.sample(jr.key(0), badly_scaled, np.zeros(2))
+    np.testing.assert_array_equal(again.points, on_a_gaussian.points)
+    other = sk.sample(jr.key(1), badly_scaled, np.zeros(2))
+    assert np.abs(other.points - on_a_gaussian.points).max() > 0
+
+
+def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(quickly):
+    seen = np.full(9, 2.0)
+
+    def log_density(parameters, data):  # Gamma(1 + 9 · 2, 1 + 9) for a Poisson rate
+        return jnp.sum(data * jnp.log(parameters["rate"]) - parameters["rate"]) - parameters["rate"]
+
+    target = sk.LogDensity(log_density, support={"rate": sk.positive})
+    result = sk.sample(jr.key(0), target, {"rate": 30.0}, 50, seen)
+    rates = np.asarray(result.particles["rate"])
+    assert rates.shape == (50,)
+    assert abs(rates.mean() - 1.9) < 0.05 * 1.9**0.5
+    assert abs(rates.std() / (19**0.5 / 10) - 1) < 0.05
+    assert result.warnings == ()
+
+
+def test_a_funnel_warns(quickly):
+    with pytest.warns(sk.SteinWarning):
+        result = sk.sample(jr.key(0), funnel, np.zeros(4))
+    assert result.status is sk.Status.FINISHED
+    assert any("funnel" in text for text in result.warnings)
+
+
+def test_four_separate_modes_have_their_shares_though_one_start_was_given(quickly):
+    centres = jnp.array([[-4.0, -4.0], [4.0, -4.0], [-4.0, 4.0], [4.0, 4.0]])
+    shares = jnp.log(jnp.array([0.4, 0.3, 0.2, 0.1]))
+
+    def log_density(x):
+        return jax.nn.logsumexp(shares - 0.5 * jnp.sum((x[None] - centres) ** 2, axis=1))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sk.SteinWarning)
+        points = np.asarray(sk.sample(jr.key(0), log_density, np.array([0.1, -0.2])).points)
+    quadrants = np.array([np.mean((points * np.sign(centre) > 0).all(axis=1)) for centre in np.asarray(centres)])
+    np.testing.assert_allclose(quadrants, [0.4, 0.3, 0.2, 0.1], atol=0.08)
+
+
+@pytest.mark.parametrize(
+    ("function", "culprit"),
+    [(lambda x: -0.5 * x[0] ** 2 + 0 * x[1], r"x\[1\]"), (lambda x: -0.5 * x[1] ** 2 + x[0], r"x\[0\]")],
+    ids=["flat", "growing"],
+)
+def test_an_improper_density_is_divergence_and_names_the_coordinate(function, culprit, quickly):
+    with pytest.raises(sk.DivergedError, match=f"came to no end.*farthest in '{culprit}'.*proper prior"):
+        sk.sample(jr.key(0), function, np.zeros(2))
+    result = sk.sample(jr.key(0), function, np.zeros(2), throw=False)
+    assert result.status is sk.Status.DIVERGED
+    assert result.quality is None
+
+
+def test_bad_input_is_told_by_name():
+    with pytest.raises(ValueError, match=r"`start` is missing: give one particle's parameters"):
+        sk.sample(jr.key(0), badly_scaled)
+    with pytest.raises(ValueError, match=r"`num_particles` must be a whole number of at least 1, got 0"):
+        sk.sample(jr.key(0), badly_scaled, np.zeros(2), 0)
+    with pytest.raises(ValueError, match=r"`start` must lie where the log density and its gradient are finite"):
+        sk.sample(jr.key(0), lambda x: jnp.log(x[0]) - x[0], np.array([-1.0]))
+    with pytest.raises(ValueError, match=r"`data` is missing: a `Posterior` needs"):
+        sk.sample(jr.key(0), sk.Posterior(lambda x: 0.0, lambda x, row: row - x, 3), np.zeros(()))
+
+
+def test_switches_of_precision_are_left_alone_and_double_precision_is_used(quickly):
+    jax.config.update("jax_enable_x64", False)
+    try:
+        seen = []
+
+        def log_density(x):
+            seen.append(x.dtype)
+            index = WHOLE  # JAX remembers these by precision: see `_forget_precision`
+            return -0.5 * jnp.sum((x[index] - 1e6) ** 2)
+
+        result = sk.sample(jr.key(0), log_density, np.zeros(2))
+        assert not jax.config.jax_enable_x64
+        assert jnp.float64 in seen
+        assert result.points.dtype == jnp.float32
+        assert result.scores().dtype == jnp.float32
+        assert abs(float(result.points.mean()) - 1e6) < 0.2
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+WHOLE = np.array([0, 1])
+
+
+# Rule by rule.
+
+
+def test_the_nearest_gaussian_of_a_gaussian_is_itself():
+    noise = even_noise(jr.key(0), 100, 2, jnp.float64)
+    found = nearest_gaussian(bound(badly_scaled), jnp.zeros(2), noise)
+    assert bool(found.settled)
+    np.testing.assert_allclose(found.mean, MEAN, rtol=1e-6)
+    np.testing.assert_allclose(found.precision, np.diag(SDS**-2.0), rtol=1e-6, atol=1e-6)
+
+
+def test_the_nearest_gaussian_satisfies_steins_identities_over_its_own_cloud():
+    def skewed(x):
+        return jnp.sum(3 * x - jnp.exp(x)) - 0.1 * x[0] * x[1]
+
+    target, noise = bound(skewed), even_noise(jr.key(0), 100, 2, jnp.float64)
+    found = nearest_gaussian(target, jnp.array([5.0, -5.0]), noise)
+    points = found.cloud(noise)
+    scores = target.scores(points)
+    sds = np.sqrt(np.diagonal(np.linalg.inv(found.precision)))
+    np.testing.assert_allclose(jnp.mean(scores, axis=0) * sds, 0, atol=0.05)  # settled to a hundredth of a nat
+    curvature = -jnp.mean(jax.vmap(jax.hessian(skewed))(points), axis=0)
+    np.testing.assert_allclose(curvature * np.outer(sds, sds), found.precision * np.outer(sds, sds), atol=0.1)
+
+
+def test_many_dimensions_take_the_diagonal_alone():
+    d = 201
+    scales = jnp.linspace(0.5, 2, d)
+    target = bound(lambda x: -0.5 * jnp.sum((x / scales) ** 2), d)
+    found = nearest_gaussian(target, jnp.ones(d), even_noise(jr.key(0), 100, d, jnp.float64))
+    assert found.precision.shape == (d,)
+    np.testing.assert_allclose(found.precision, scales**-2, rtol=1e-6)
+
+
+def test_even_noise_has_exact_moments_and_in_too_many_dimensions_no_direction_twice():
+    noise = even_noise(jr.key(0), 50, 3, jnp.float64)
+    np.testing.assert_allclose(noise.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(noise.T @ noise / 50, np.eye(3), atol=1e-12)
+    values = np.linalg.eigvalsh(np.cov(even_noise(jr.key(0), 10, 20, jnp.float64).T, ddof=0))
+    np.testing.assert_allclose(sorted(values)[-9:], 1, atol=1e-10)
+    np.testing.assert_allclose(sorted(values)[:-9], 0, atol=1e-10)
+
+
+@pytest.fixture(scope="module")
+def chains():
+    """Chains on a skewed target of two dimensions whose moments are known: log of Gamma(3, 1) in each."""
+
+    def log_density(x):
+        return jnp.sum(3 * x - jnp.exp(x))
+
+    target = bound(log_density)
+    start = jnp.diag(jnp.full(2, 2.5))
+    sampler = sk.Hamiltonian(metric_of(start), jnp.asarray(0.2))
+    state = sampler.init(target, jr.normal(jr.key(0), (100, 2)))
+    with compiled_quickly():
+        state, step, draws = one_round(jr.key(1), target, sampler, state, None, jnp.ones(()))
+        metric = measured_metric(draws, start)
+        _, after, draws = one_round(jr.key(2), target, sk.Hamiltonian(metric, step), state, None, jnp.zeros(()))
+    assert float(after) == pytest.approx(float(step))  # a rate of 0 leaves it
+    return draws, metric, step
+
+
+DIGAMMA_3, TRIGAMMA_3 = 0.9227843350984671, 0.3949340668482264
+
+
+def test_chains_have_the_moments_of_the_target_and_a_step_size_for_it(chains):
+    draws, metric, step = chains
+    assert 0.3 < float(step) < 2
+    assert 0.65 < float(draws.acceptance.mean()) < 0.95
+    points = np.asarray(draws.points).reshape(-1, 2)
+    np.testing.assert_allclose(points.mean(0), DIGAMMA_3, atol=0.05)
+    np.testing.assert_allclose(points.var(0), TRIGAMMA_3, rtol=0.15)
+    np.testing.assert_allclose(metric.multiply(jnp.array([1.0, 0.0]))[0], 1 / TRIGAMMA_3, rtol=0.2)
+
+
+def test_steins_identity_takes_noise_out_of_moments(chains):
+    draws, metric, _ = chains
+    found = moments_by_stein(draws.points, draws.scores, metric)
+    plain = np.std(np.asarray(draws.points).mean(0), axis=0, ddof=1) / 10
+    assert (np.asarray(found.mean_error) < 0.7 * plain).all()
+    assert (np.abs(found.mean - DIGAMMA_3) < 5 * found.mean_error).all()
+    assert (np.abs(found.variance - TRIGAMMA_3) < 5 * found.variance_error).all()
+
+
+def test_steins_identity_makes_moments_of_a_gaussian_exact():
+    root = np.array([[2.0, 0.0], [1.5, 0.5]])
+    points = jr.normal(jr.key(0), (20, 30, 2)) @ root.T + 5
+    precision = np.linalg.inv(root @ root.T)
+    found = moments_by_stein(points, -(points - 5) @ precision, DenseMetric.of(jnp.asarray(precision)))
+    np.testing.assert_allclose(found.mean, 5, atol=1e-6)
+    np.testing.assert_allclose(found.variance, np.diagonal(root @ root.T), rtol=1e-6)
+
+
+def test_a_jump_leaves_the_target_as_it_is(quickly):
+    target = bound(lambda x: jnp.sum(3 * x - jnp.exp(x)))
+    exact = jnp.log(jr.gamma(jr.key(0), 3.0, (4000, 2)))
+    sampler = sk.Hamiltonian(metric_of(jnp.full(2, 2.5)), 1e-6, 1)  # so short that jumps alone move the chains
+    state = sampler.init(target, exact)
+    for turn in range(5):
+        state, _ = eqx.filter_jit(sampler.step)(jr.key(turn), state, target)
+    moved = np.mean(np.any(np.abs(state.points - exact) > 1e-3, axis=1))
+    assert moved > 0.3
+    points = np.asarray(state.points)
+    np.testing.assert_allclose(points.mean(0), DIGAMMA_3, atol=0.05)
+    np.testing.assert_allclose(points.var(0), TRIGAMMA_3, rtol=0.1)
+
+
+def test_chains_that_have_settled_are_told_from_those_that_drift_or_stay_apart():
+    still = jr.normal(jr.key(0), (200, 100, 2))
+    found = mixing(np.asarray(still))
+    assert settled(found)
+    np.testing.assert_allclose(found.mean_error, 1 / np.sqrt(20_000), rtol=0.4)
+    np.testing.assert_allclose(found.r_hat, 1, atol=0.01)
+    moving = still + jnp.linspace(0, 1, 200)[:, None, None] * jnp.array([0.0, 1.0])[None, None]
+    assert drifting(mixing(np.asarray(moving)))
+    apart = still + 5.0 * jnp.asarray(np.arange(100) % 2, float)[None, :, None]
+    assert not settled(mixing(np.asarray(apart)))
+    assert mixing(np.asarray(apart)).r_hat.min() > 2
+
+
+def test_placed_particles_are_nearer_to_the_draws_than_draws_are():
+    draws = jr.normal(jr.key(0), (3000, 2)) * jnp.array([1.0, 100.0])[None]
+    particles = placed(jr.key(1), draws, 100)
+    metric = metric_of(jnp.array([1.0, 1e-4]))
+    ours, theirs = (along_directions(jr.key(2), some, draws, metric).mean() for some in (particles, draws[:100]))
+    assert float(ours) < 0.6 * float(theirs)
+
+
+def test_the_affine_map_gives_the_moments_asked_for_and_the_draws_correlations():
+    root = np.array([[1.0, 0.0], [0.9, 0.3]])
+    draws = jr.normal(jr.key(0), (2000, 2)) @ root.T
+    mean, variance = jnp.array([7.0, -1.0]), jnp.array([4.0, 0.25])
+    moved = with_moments(placed(jr.key(1), draws, 100), draws, mean, variance)
+    np.testing.assert_allclose(moved.mean(0), mean, atol=1e-10)
+    np.testing.assert_allclose(moved.var(0), variance, rtol=1e-10)
+    np.testing.assert_allclose(np.corrcoef(moved.T), np.corrcoef(draws.T), atol=1e-6)
+
+
+def test_more_particles_than_can_be_placed_are_draws():
+    draws = jr.normal(jr.key(0), (2000, 2))
+    particles = np.asarray(placed(jr.key(1), draws, 1500))
+    assert particles.shape == (1500, 2)
+    assert np.isin(particles, np.asarray(draws)).all()
