@@ -110,6 +110,23 @@ def test_a_tolerance_that_was_reached_is_quiet():
     assert fit(num_steps=2000, tolerance=0.05).status is sk.Status.CONVERGED
 
 
+def with_minibatches(optimiser):
+    rows = np.random.default_rng(1).normal(size=(500, 2))
+    target = sk.Posterior(gaussian, lambda x, row: gaussian(x - row), num_data=500)
+    return fit(target, sk.svgd(optimiser=optimiser), data=rows, num_steps=200, batch_size=100)
+
+
+def test_particles_that_minibatches_still_throw_about_are_warned_of():
+    with warned("not at rest", "of their spread", "cosine_decay_schedule", "batch_size"):
+        with_minibatches(optax.sgd(3e-3))
+
+
+def test_minibatches_with_a_step_size_that_falls_are_quiet():
+    # Its velocity stays far above a tenth of the largest: that of the last batch does not rest.
+    result = with_minibatches(optax.sgd(optax.cosine_decay_schedule(3e-3, 200)))
+    assert result.history.velocity_norm[-1] > 0.1 * result.history.velocity_norm[20:].max()
+
+
 # Gradients that are none.
 
 
@@ -198,7 +215,7 @@ def test_a_look_that_fails_loses_no_result(monkeypatch):
         raise RuntimeError
         yield
 
-    for look in ("_unconverged", "_decoupled", "_collapsed", "_coarse"):
+    for look in ("_unconverged", "_restless", "_decoupled", "_collapsed", "_coarse"):
         monkeypatch.setattr(caution, look, fails)
     assert fit().status is sk.Status.FINISHED
 

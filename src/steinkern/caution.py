@@ -26,6 +26,8 @@ AT_REST = 0.1
 """Below this fraction of its largest value a velocity is that of particles at rest."""
 LEAST_RATIO, LARGEST_RATIO = 0.5, 3.0
 """Where the Stein ratio of particles at rest lies, if they are spread as they should be."""
+LARGEST_MOVE = 0.1
+"""Of the particles' spread: moves of the last step that are longer say that the particles have not settled."""
 LEAST_NEIGHBOURS = 0.1
 """The least number of others, in units of itself, that a particle should feel."""
 _SAMPLE = 32  # particles whose neighbours are counted
@@ -95,7 +97,7 @@ def after(run: Run, batch: Batch) -> Iterator[str]:
     """What is wrong with a run that has taken all its steps or converged; `batch` is one that the target takes."""
     if run.done < LONG_ENOUGH or not run.loop.healthy:
         return
-    yield from _found(lambda: _unconverged(run))
+    yield from _found(lambda: _unconverged(run)) or _found(lambda: _restless(run))
     decoupled = _found(lambda: _decoupled(run, batch))
     yield from decoupled or _found(lambda: _collapsed(run))  # the first is a cause of the second
     yield from _found(lambda: _coarse(run, batch))
@@ -122,6 +124,26 @@ def _unconverged(run: Run) -> Iterator[str]:
             f"the run has not converged: after {run.done} steps the velocity is {fraction:.2g} of its largest value, "
             f"`tolerance` asks for {run.tolerance:.2g}. Raise `num_steps`, try another learning rate, or a step rule "
             "that decays."
+        )
+
+
+def _restless(run: Run) -> Iterator[str]:
+    """Particles whose last step was long against their spread: where they stand is as much noise as posterior.
+
+    A velocity alone cannot tell: with minibatches it never falls below their noise, and a step size that has fallen to
+    0 makes that noise harmless. So moves are judged, not velocities; Langevin chains move by design.
+    """
+    if not (run.sampler.interacting and run.sampler.deterministic):
+        return
+    points = np.asarray(run.loop.state.points, np.float64)
+    spread = float(np.sqrt(np.mean(np.var(points, axis=0))))
+    move = float(run.loop.info.velocity_norm * run.loop.info.step_size)
+    if move > LARGEST_MOVE * spread > 0:
+        yield (
+            f"the particles are not at rest: the last of {run.done} steps moved them by {move / spread:.2g} of their "
+            "spread, so that they stand where the last steps, and minibatches where there are any, have thrown them. "
+            "Let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`), lower "
+            "it, or raise `num_steps` or `batch_size`."
         )
 
 
