@@ -219,7 +219,7 @@ def test_a_page_from_the_checkpoint_has_the_same_traces_and_the_unconstrained_pa
     run = read_run(directory)
     assert (run.num_steps, run.num_particles, run.status) == (6, 12, "checkpoint")
     np.testing.assert_array_equal(run.drawn["weights"], result.particles["weights"])
-    np.testing.assert_allclose(np.exp(run.drawn["scale"]), result.particles["scale"], rtol=1e-12)
+    np.testing.assert_allclose(np.exp(run.drawn["unconstrained scale"]), result.particles["scale"], rtol=1e-12)
     np.testing.assert_array_equal(run.traces["Stein ratio"].value, result.history.stein_ratio)
     np.testing.assert_array_equal(run.traces["velocity norm"].value, result.history.velocity_norm)
     np.testing.assert_array_equal(run.traces["step size"].value, result.history.step_size)

@@ -144,8 +144,11 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
         run(*command, "--out", str(broken / "p.npz"))
     assert run(*command, "--out", str(broken / "p.npz"), "--resume").exit_code == 0
     np.testing.assert_array_equal(np.load(broken / "p.npz")["x"], np.load(tmp_path / "whole" / "p.npz")["x"])
-    with pytest.raises(ValueError, match="is of another run"):
+    with pytest.raises(ValueError, match=r"`--resume` .* which had --seed 0; this command has --seed 1\. Give it what"):
         run(*command, "--out", str(broken / "p.npz"), "--resume", "--seed", "1")
+    other = [{f"{vector}:f": f"{vector}:g", "2": "3", "40": "41"}.get(part, part) for part in command]
+    with pytest.raises(ValueError, match=r"had .*:f and --dim 2 and --steps 40; this command has .*:g and --dim 3 and"):
+        run(*other, "--out", str(broken / "p.npz"), "--resume")
     assert cli_sample._checkpoint(broken, resume=False, restart=True) == broken / "checkpoint"
     assert not (broken / "checkpoint").exists()
 
@@ -170,12 +173,39 @@ def test_a_page_is_made_of_a_directory_with_and_without_the_target(finished, fil
     done = run("report", str(finished), "--out", str(tmp_path / "a"), "--coordinates", "scale,mean[1]")
     assert done.exit_code == 0
     assert "unconstrained coordinates" in (tmp_path / "a" / "index.html").read_text()
-    assert '"names":["scale","mean[1]"]' in (tmp_path / "a" / "index.html").read_text()
+    assert '"names":["unconstrained scale","mean[1]"]' in (tmp_path / "a" / "index.html").read_text()
     done = run("report", str(finished), "--out", str(tmp_path / "b"), "--target", f"{file}:log_density")
     assert done.exit_code == 0
     assert "in which the sampler works" not in (tmp_path / "b" / "index.html").read_text()
     with np.load(finished / "p.npz") as particles:
         assert f"<td>{particles['scale'].mean():.4g}</td>" in (tmp_path / "b" / "index.html").read_text()
+
+
+def test_a_page_of_a_directory_of_sample_leaves_the_page_of_sample_and_knows_how_the_run_ended(finished, file):
+    directory, _ = finished
+    before = (directory / "index.html").read_bytes()
+    done = run("report", str(directory))
+    assert done.output.splitlines()[0] == f"Page: {directory / 'checkpoint.html'}"
+    assert f"--target {file}:log_density" in done.output
+    assert (directory / "index.html").read_bytes() == before
+    made = (directory / "checkpoint.html").read_text()
+    assert "<td>unconstrained scale</td>" in made
+    assert "<td>scale</td>" not in made
+    assert "<h1>log_density</h1>" in made
+    assert "all steps were taken" in made.lower()
+    header = made[made.index('<p class="quiet">') : made.index("</header>")]
+    assert not header.partition("</p>")[0].rstrip().endswith("·")
+
+
+def test_a_file_that_was_edited_is_not_gone_on_with(tmp_path):
+    path, out = tmp_path / "edited.py", str(tmp_path / "p.npz")
+    path.write_text("def f(x):\n    return -0.5 * (x**2).sum()\n")
+    command = ["sample", f"{path}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", out]
+    assert run(*command).exit_code == 0
+    path.write_text("def f(x):\n    return -0.7 * (x**2).sum()\n")
+    with pytest.raises(ValueError, match=r"`--resume` .* is not what it was then, in its code.* --restart") as refused:
+        run(*command, "--resume")
+    assert "fingerprint" not in str(refused.value)
 
 
 def test_a_page_with_another_target_or_of_no_directory_is_refused(finished, vector, tmp_path):

@@ -25,14 +25,19 @@ _FILTERED = 12  # rows of a table from which on a filter helps
 
 
 def write_report(
-    record: Record, directory: str | os.PathLike[str], *, coordinates: Sequence[str] | None = None
+    record: Record,
+    directory: str | os.PathLike[str],
+    *,
+    coordinates: Sequence[str] | None = None,
+    name: str = "index.html",
 ) -> Path:
-    """Write `index.html` into a directory, made where it does not exist; it needs no network and no other file.
+    """Write a page into a directory, made where it does not exist; it needs no network and no other file.
 
     Args:
         record: the run.
         directory: where to.
         coordinates: whose particles to draw: names of coordinates, or of sites for all of theirs.
+        name: of the page.
     """
     if not isinstance(directory, str | os.PathLike):
         raise ValueError(f"`directory` must be a directory, got {directory!r}.")
@@ -46,10 +51,7 @@ def write_report(
         __package__,
         "report.html",
         title=page.text(record.title),
-        subtitle=page.text(
-            f"{record.num_particles:,} particles, {record.num_steps:,} steps · steinkern "
-            f"{record.versions.get('steinkern', '')} · {record.versions.get('date', '')}"
-        ),
+        subtitle=page.text(" · ".join(_subtitle(record))),
         tone=_TONES.get(record.status, "warn"),
         status=page.text(record.status),
         message=page.text(_sentence(record.message)),
@@ -76,9 +78,20 @@ def write_report(
         report_style=page.own_text(__package__, "report.css"),
         report_script=page.own_text(__package__, "report.js"),
     )
-    path = Path(directory) / "index.html"
+    path = Path(directory) / name
     write_text(path, html)
     return path
+
+
+def _subtitle(record: Record) -> list[str]:
+    """How much was run, by what and when, as far as it is known."""
+    version = record.versions.get("steinkern")
+    parts = [
+        f"{record.num_particles:,} particles, {record.num_steps:,} steps",
+        f"steinkern {version}" if version else "",
+        record.versions.get("date", ""),
+    ]
+    return [part for part in parts if part]
 
 
 def _sentence(words: str) -> str:
