@@ -174,6 +174,20 @@ def test_a_sampler_that_needs_no_gradient_is_quiet():
     fit(rounded, sk.gradient_free_svgd(gaussian), num_steps=1)
 
 
+def test_a_density_that_is_flat_in_a_direction_is_warned_of_with_its_name():
+    start = {"used": draws(20, 2), "spare": draws(20, 3)}
+    with warned(r"does not depend on spare\[0\], spare\[2\]: ", "prior"):
+        fit(lambda p: gaussian(p["used"]) - p["spare"][1] ** 2, particles=start)
+
+
+def test_a_direction_that_is_flat_at_first_and_not_at_the_end_is_quiet():
+    # All start on the plateau of a wall that repulsion makes them climb.
+    def walled(x):
+        return -0.5 * x[0] ** 2 - 5.0 * jnp.maximum(jnp.abs(x[1]) - 1.0, 0.0) ** 2
+
+    fit(walled, particles=np.array([[1.0, 0.1]]) * draws(20, 2), num_steps=200)
+
+
 # Single precision.
 
 

@@ -1,11 +1,14 @@
 """`steinkern sample` and `steinkern report`: from a file to particles and a page, or one clear line of why not."""
 
+import ast
 import dataclasses
 import os
+import re
 import signal
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import jax
 import jax.random as jr
@@ -13,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from steinkern import cli, cli_sample, cli_target
+from steinkern import cli, cli_run, cli_sample, cli_target
 from steinkern.result import Status
 from tests.conftest import compiled_quickly
 
@@ -74,7 +77,11 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def vector(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "vector.py"
-    path.write_text("def f(x):\n    return -0.5 * (x**2).sum()\n\ndef g(x):\n    return -0.5 * (x**2).sum()\n")
+    path.write_text(
+        "def f(x):\n    return -0.5 * (x**2).sum()\n\n"
+        "def g(x):\n    return -0.5 * (x**2).sum()\n\n"
+        "def indexed(x):\n    return -0.5 * (x[0] ** 2 + x[2] ** 2)\n"
+    )
     return path
 
 
@@ -239,6 +246,16 @@ BAD = {
     "dim": (["{vector}:f", "--dim", "0"], "`--dim` must be a whole number of at least 1, got 0"),
     "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'average'"),
     "particles": (["{vector}:f", "--particles", "0"], "`--particles` must be a whole number of at least 1, got 0"),
+    "one particle": (
+        ["{vector}:f", "--particles", "1"],
+        "`--particles` must be at least 2, got 1: one particle climbs",
+    ),
+    "dim of a model": (["{file}:model", "--dim", "3"], "`--dim` is for log densities; model is a model"),
+    "dim too small": (
+        ["{vector}:indexed", "--dim", "2"],
+        "indexed asks for more parameters than it is given: index 2 is out of bounds for axis 0 with size 2. Give a",
+    ),
+    "start too short": (["{tmp}/short.py:f"], "index 1 is out of bounds for axis 0 with size 1"),
     "steps": (["{vector}:f", "--steps", "-3"], "`--steps` must be a whole number"),
     "seed": (["{vector}:f", "--seed", "-1"], "`--seed` must be a whole number of at least 0"),
     "out": (["{vector}:f", "--dim", "1", "--out", "{tmp}/p.csv"], "`--out` must be a file ending in .npz or .nc"),
@@ -253,6 +270,7 @@ BAD = {
 def test_wrong_input_is_one_clear_line_and_exit_2(case, file, vector, tmp_path, monkeypatch, capsys):
     contents = {
         "x.txt": "", "raises.py": "x = 1\ny = x / 0\n", "syntax.py": "def (\n", "exits.py": "raise SystemExit(3)\n",
+        "short.py": "START = {'a': [0.0], 'b': 0.0}\ndef f(p):\n    return -(p['a'][0] + p['a'][1]) ** 2\n",
         "extra.py": "import numpyro\n", "package.py": "import nosuchpackage.part\n",
     }  # fmt: skip
     for name, text in contents.items():
@@ -270,6 +288,35 @@ def test_wrong_input_is_one_clear_line_and_exit_2(case, file, vector, tmp_path, 
     assert error.startswith("steinkern: ")
     assert message in error
     assert "\n" not in error
+
+
+def test_parameters_that_the_density_does_not_use_are_named(vector, tmp_path):
+    command = ["sample", f"{vector}:indexed", "--dim", "3", "--particles", "5", "--steps", "100", "--method", "vanilla"]
+    done = run(*command, "--out", str(tmp_path / "p.npz"))
+    assert done.exit_code == 0
+    assert "Warning: the log density does not depend on x[1]: " in done.output
+    assert "does not depend on x[1]" in (tmp_path / "index.html").read_text()
+
+
+def test_advice_names_options_that_the_command_has():
+    advice = cli_run.in_own_words(
+        "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; (b) declare `support=`."
+    )
+    assert "--method vanilla" in advice
+    assert "`SUPPORT`" in advice
+    assert "adaptive step rule" not in advice
+    options = run("sample", "--help").output
+    for meant in cli_run.IN_OWN_WORDS.values():
+        assert all(option in options for option in re.findall(r"--[a-z]+", meant))
+
+
+def test_all_advice_that_the_command_rewords_is_given_somewhere():
+    package = Path(cli_run.__file__).parent
+    trees = [ast.parse((package / name).read_text()) for name in ("fit.py", "caution.py", "result.py")]
+    strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    given = "\n".join(text for text in strings if isinstance(text, str))
+    for said in cli_run.IN_OWN_WORDS:
+        assert said in given
 
 
 def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):

@@ -31,6 +31,7 @@ LARGEST_MOVE = 0.1
 LEAST_NEIGHBOURS = 0.1
 """The least number of others, in units of itself, that a particle should feel."""
 _SAMPLE = 32  # particles whose neighbours are counted
+_NAMED = 5  # coordinates that a warning lists
 _FEW = 4  # particles whose scores are compared in double precision
 
 Look = Callable[[Points], tuple[Array, Array]]
@@ -93,10 +94,18 @@ def _is_not_the_slope(points: Points, x: np.ndarray, value: np.ndarray, slope: n
     return np.abs(difference - expected) > allowed
 
 
-def after(run: Run, batch: Batch) -> Iterator[str]:
-    """What is wrong with a run that has taken all its steps or converged; `batch` is one that the target takes."""
+def after(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
+    """What is wrong with a run that has taken all its steps or converged.
+
+    Args:
+        run: at its end.
+        batch: one that the target takes.
+        first: scores at the first particles.
+        last: scores at the last ones.
+    """
     if run.done < LONG_ENOUGH or not run.loop.healthy:
         return
+    yield from _found(lambda: _flat(run, first, last))
     yield from _found(lambda: _unconverged(run)) or _found(lambda: _restless(run))
     decoupled = _found(lambda: _decoupled(run, batch))
     yield from decoupled or _found(lambda: _collapsed(run))  # the first is a cause of the second
@@ -115,6 +124,22 @@ def resting(run: Run) -> bool:
     """Whether the particles have come to rest, as far as their velocity tells."""
     largest = float(run.loop.largest_velocity)
     return run.sampler.deterministic and float(run.loop.info.velocity_norm) <= AT_REST * largest
+
+
+def _flat(run: Run, first: Array, last: Array) -> Iterator[str]:
+    """Coordinates on which the log density does not depend, as far as all particles at both ends can tell."""
+    if not run.sampler.differentiates or run.batch_size is not None:  # other rows may know more than these
+        return
+    flat = np.flatnonzero(~(np.asarray(first).any(axis=0) | np.asarray(last).any(axis=0)))
+    if flat.size:
+        assert run.target.space is not None
+        names = run.target.space.layout.coordinate_names()
+        listed = ", ".join(names[place] for place in flat[:_NAMED]) + (", …" if flat.size > _NAMED else "")
+        yield (
+            f"the log density does not depend on {listed}: its gradient there is exactly zero at all particles, the "
+            "first and the last. A density that is flat in a direction cannot be normalised, and the particles spread "
+            "along it for as long as they are let. Leave out parameters that are not used, and give the others a prior."
+        )
 
 
 def _unconverged(run: Run) -> Iterator[str]:

@@ -9,6 +9,26 @@ from .files import write_text
 from .result import Result
 
 NAME = "run.json"
+IN_OWN_WORDS = {
+    "lower the learning rate, or use an adaptive step rule": "lower the learning rate",
+    "raise `num_steps` or the learning rate, or use a kernel with a metric (`matrix_svgd`)": (
+        "raise `--steps`, or take another `--method`"
+    ),
+    "lower the learning rate": (
+        "the command sets it itself, so take `--method vanilla`, whose steps adapt, or call `fit` from Python"
+    ),
+    "More particles, a kernel with a metric (`matrix_svgd`), heavier tails (`IMQ()`) or a `Graphical` kernel help": (
+        "More `--particles` or another `--method` help"
+    ),
+    "Let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`), lower it, or "
+    "raise `num_steps` or `batch_size`": "Raise `--steps`",
+    "raise `damping`, or use a repaired Hessian": "take `--method vanilla`, which needs none",
+    "float32 is too coarse for the target, or its numbers overflow: enable x64, or": "its numbers overflow:",
+    "Give this result to `fit` to go on from it": "The same command with `--resume` goes on from it",
+    "`support=`": "`SUPPORT`",
+    "or use `gradient_free_svgd`": "or use `gradient_free_svgd` from Python",
+}
+"""Advice that is given to callers of `fit`, and what it is to those of the command, in the order of the looking."""
 
 
 def write(directory: Path, options: Mapping[str, Any], result: Result | None = None) -> None:
@@ -45,6 +65,13 @@ def check_same(directory: Path, options: Mapping[str, Any]) -> None:
             f"`--resume` goes on with the run in {directory}, which had {was}; this command has {now}. Give it what "
             "that run had, or --restart to begin anew in its place, or another --out."
         )
+
+
+def in_own_words(text: str) -> str:
+    """What `fit` says of a run, with the command's options in place of its own."""
+    for said, meant in IN_OWN_WORDS.items():
+        text = text.replace(said, meant)
+    return text
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -104,6 +104,8 @@ def sample(
     for name, number in (("--particles", particles), ("--steps", steps)):
         check_count(name, number)
     check_count("--seed", seed, least=0)
+    if particles == 1:
+        raise ValueError("`--particles` must be at least 2, got 1: one particle climbs to a mode and shows no spread.")
     sampler = sampler_for(method, steps)
     _check_out(out)
     loaded = load(target, dim)
@@ -125,6 +127,11 @@ def sample(
             f"data or its start ({error.what}). Undo the change, or give --restart to begin anew in its place, or "
             "another --out."
         ) from error
+    result = replace(
+        result,
+        message=cli_run.in_own_words(result.message),
+        warnings=tuple(map(cli_run.in_own_words, result.warnings)),
+    )
     cli_run.write(out.parent, options, result)
     predictive = (
         jr.key(seed + 1) if isinstance(loaded.target, AbstractModelTarget) and result.target.observed() else None

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import checkify
 
 from . import initial
 from ._types import Batch, Key, PyTree
@@ -56,6 +58,28 @@ class Loaded:
                 f"`TARGET` {self.name} raises {type(error).__name__} at parameters of the shapes "
                 f"{jax.tree.map(lambda leaf: tuple(leaf.shape), one)}: {said}"
             ) from error
+        if not isinstance(self.target, AbstractModelTarget):
+            self._check_indices(bound, one, data)
+
+    def _check_indices(self, bound: AbstractTarget, one: PyTree, data: Batch) -> None:
+        """See that the parameters have every entry that is asked for.
+
+        JAX gives x[4] of a vector of two its last entry, so that a `--dim` or `START` that is too short would pass. A
+        slice that reaches beyond the end is shorter, as in NumPy, and cannot be told from one that is meant.
+        """
+        assert bound.space is not None
+        checked = jax.jit(checkify.checkify(bound.log_density, errors=checkify.index_checks))
+        try:
+            said = checked(bound.space.unconstrain(one), bound.batch(data, None))[0].get() or ""
+        except Exception:  # a program that cannot be looked into; `fit` takes its own first look
+            return
+        found = re.search(r"array of shape (\(.*?\)): (index .*? is out of bounds for axis \d+ with size \d+)", said)
+        shapes = {str(tuple(leaf.shape)) for leaf in jax.tree_util.tree_leaves(one)}
+        if found and found[1] in shapes:
+            raise ValueError(
+                f"`TARGET` {self.name} asks for more parameters than it is given: {found[2]}. Give a larger --dim, or "
+                "a longer `START`."
+            )
 
 
 def load(place: str, dim: int | None = None) -> Loaded:
@@ -123,8 +147,16 @@ def _is_pymc(value: Any) -> bool:
     return type(value).__name__ == "Model" and type(value).__module__.startswith("pymc.")
 
 
+def _is_model(value: Any) -> bool:
+    """Whether something has a prior of its own: a PyMC model, a model's target, or a function of nothing."""
+    own = isinstance(value, AbstractModelTarget) or _is_pymc(value)
+    return own or (callable(value) and not isinstance(value, AbstractTarget) and not _needed(value))
+
+
 def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loaded:
     data, start = getattr(module, "DATA", None), getattr(module, "START", None)
+    if dim is not None and _is_model(value):
+        raise ValueError(f"`--dim` is for log densities; {name} is a model, and starts from its prior. Leave it out.")
     if _is_pymc(value):
         from .interop.pymc import from_model as from_pymc
 
