@@ -216,11 +216,11 @@ def test_a_file_that_was_edited_is_not_gone_on_with(tmp_path):
 
 
 def test_a_page_with_another_target_or_of_no_directory_is_refused(finished, vector, tmp_path):
-    with pytest.raises(ValueError, match="`target` has 7 unconstrained coordinates, the checkpoint 3"):
+    with pytest.raises(ValueError, match="`--target` has 7 unconstrained coordinates, the checkpoint 3"):
         run("report", str(finished[0]), "--target", f"{vector}:f", "--dim", "7", "--out", str(tmp_path))
     with pytest.raises(ValueError, match=r"`DIR` .* is not a directory"):
         run("report", str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match="holds no checkpoint of a run"):
+    with pytest.raises(ValueError, match=r"`DIR` .* holds no checkpoint of a run"):
         run("report", str(tmp_path))
 
 

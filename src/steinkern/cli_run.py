@@ -9,6 +9,9 @@ from .files import write_text
 from .result import Result
 
 NAME = "run.json"
+TARGET = "FILE.py:NAME"
+"""What was sampled, among the options."""
+_END = ("step", "status", "message", "warnings")
 IN_OWN_WORDS = {
     "lower the learning rate, or use an adaptive step rule": "lower the learning rate",
     "raise `num_steps` or the learning rate, or use a kernel with a metric (`matrix_svgd`)": (
@@ -35,12 +38,8 @@ def write(directory: Path, options: Mapping[str, Any], result: Result | None = N
     """Write the options of a run, before its first step; and once it has ended, its end beside them."""
     end = None
     if result is not None:
-        end = {
-            "step": result.num_steps,
-            "status": result.status.value,
-            "message": result.message,
-            "warnings": list(result.warnings),
-        }
+        own = (result.num_steps, result.status.value, result.message, list(result.warnings))
+        end = dict(zip(_END, own, strict=True))
     write_text(directory / NAME, json.dumps({"options": dict(options), "end": end}, indent=1) + "\n")
 
 
@@ -48,10 +47,11 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options and the end of the run in a directory; empty where they are not known."""
     try:
         content = json.loads((directory / NAME).read_text(encoding="utf-8"))
-        options, end = content["options"], content["end"] or {}
+        options, end = dict(content["options"]), dict(content["end"] or {})
     except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is not what `write` wrote
         return {}, {}
-    return (options, end) if isinstance(options, dict) and isinstance(end, dict) else ({}, {})
+    whole = TARGET in options and (not end or set(_END) <= set(end))
+    return (options, end) if whole else ({}, {})
 
 
 def check_same(directory: Path, options: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
         if name not in before:
             continue
         same = before[name] == value
-        if name == "FILE.py:NAME":  # the same file may be named from another directory; its code is compared elsewhere
+        if name == TARGET:  # the same file may be named from another directory; its code is compared elsewhere
             same = str(before[name]).rpartition(":")[2] == str(value).rpartition(":")[2]
         if not same:
             yield name

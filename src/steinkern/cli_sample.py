@@ -112,7 +112,7 @@ def sample(
     prepare_directory(out.parent)
     checkpoint = _checkpoint(out.parent, resume, restart)
     options = {
-        "FILE.py:NAME": target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
+        cli_run.TARGET: target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
         "--seed": seed,
     }  # fmt: skip
     if resume:
@@ -177,15 +177,19 @@ def report(
     if not directory.is_dir():
         raise ValueError(f"`DIR` {directory} is not a directory. Name the one that the run was written to.")
     options, end = cli_run.read(directory)
-    if target is None:
-        record = read_run(directory, title=str(options["FILE.py:NAME"]).rpartition(":")[2] if options else None)
-    else:
+    bound, data, title = None, None, str(options[cli_run.TARGET]).rpartition(":")[2] if options else None
+    if target is not None:
         loaded = load(target, dim)
         first = loaded.particles(jr.key(0), 1)
         loaded.try_out(first)
         bound = loaded.target.bind(jax.tree.map(lambda leaf: leaf[0], first))
         data = jax.tree.map(jnp.asarray, loaded.data)
-        record = read_run(directory, bound, data, title=loaded.name)
+        title = loaded.name
+    try:
+        record = read_run(directory, bound, data, title=title)
+    except ValueError as error:  # in the names of the command
+        said = str(error).replace("`directory`", "`DIR`").replace("`target`", "`--target`")
+        raise ValueError(said) from error
     if end.get("step") == record.num_steps:
         record = replace(record, status=end["status"], message=end["message"], advice=tuple(end["warnings"]))
     names = None if coordinates is None else [record.own_name(name) for name in _split(coordinates)]
@@ -193,7 +197,7 @@ def report(
     print(f"Page: {write_report(record, directory if out is None else out, coordinates=names, name=name)}")
     if options and target is None and record.coordinates_note:
         given = f" --dim {options['--dim']}" if options.get("--dim") else ""
-        print(f"With the sites in their own coordinates: --target {options['FILE.py:NAME']}{given}")
+        print(f"With the sites in their own coordinates: --target {options[cli_run.TARGET]}{given}")
 
 
 def _split(listed: str) -> list[str]:

@@ -54,7 +54,7 @@ def write_report(
         subtitle=page.text(" · ".join(_subtitle(record))),
         tone=_TONES.get(record.status, "warn"),
         status=page.text(record.status),
-        message=page.text(_sentence(record.message)),
+        message=page.prose(_sentence(record.message)),
         advice=_advice(record, lost),
         facts="".join(f"<dt>{page.text(label)}</dt><dd>{page.text(words)}</dd>" for label, words in facts(record)),
         settings=page.text(json.dumps(dict(record.settings), indent=1, default=str)),
@@ -100,7 +100,7 @@ def _sentence(words: str) -> str:
 
 def _paragraph(*sentences: str) -> str:
     words = " ".join(sentence for sentence in sentences if sentence)
-    return f'<p class="quiet">{page.text(words)}</p>' if words else ""
+    return f'<p class="quiet">{page.prose(words)}</p>' if words else ""
 
 
 def _advice(record: Record, lost: int) -> str:
@@ -109,7 +109,7 @@ def _advice(record: Record, lost: int) -> str:
         said.append(
             f"{lost:,} numbers of the particles are NaN or infinite; the table and the pictures leave them out."
         )
-    return "<ul>" + "".join(f"<li>{page.text(_sentence(line))}</li>" for line in said) + "</ul>" if said else ""
+    return "<ul>" + "".join(f"<li>{page.prose(_sentence(line))}</li>" for line in said) + "</ul>" if said else ""
 
 
 def _trace(record: Record, name: str) -> str:
@@ -121,7 +121,7 @@ def _trace(record: Record, name: str) -> str:
     note = trace.note or ("" if chart else "Nothing was recorded.")
     body = chart or '<div class="absent" aria-hidden="true">–</div>'
     said = " ".join([meaning, note]).strip()
-    return f"<figure><h3>{page.text(_sentence(name))}</h3>{body}<figcaption>{page.text(said)}</figcaption></figure>"
+    return f"<figure><h3>{page.text(_sentence(name))}</h3>{body}<figcaption>{page.prose(said)}</figcaption></figure>"
 
 
 def _checks(record: Record) -> str:
