@@ -89,10 +89,10 @@ wheel: setup
 	$(BIN)/python benchmarks/wheel.py
 
 docs: setup
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # the theme's own switch for its announcement
 
 docs-serve: setup
-	$(BIN)/mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 format: setup
 	$(BIN)/ruff check --fix $(SOURCES)
