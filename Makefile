@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LOWEST ?= .venv-lowest
+PYMC ?= .venv-pymc
 SOURCES := src tests benchmarks docs
 
-.PHONY: help setup demo test lint types contract tests test-browser test-lowest soak format
+.PHONY: help setup demo test lint types contract tests test-browser test-lowest test-pymc soak format
 .PHONY: bench bench-gpu bench-posteriors wheel docs docs-serve clean
 
 help:
@@ -14,6 +15,7 @@ help:
 	@echo "make test-browser  the tests of the pages in headless Chromium; without a browser they fail, where make test skips them"
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
+	@echo "make test-pymc  the tests of PyMC models and their page of the docs, in an environment of their own with PyMC"
 	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
 	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
 	@echo "make bench-posteriors  everyday posteriors, nothing tuned: sample beside SVGD, Laplace, Pathfinder and NUTS"
@@ -68,6 +70,15 @@ $(LOWEST)/installed: pyproject.toml
 	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/lowest.txt --editable ".[dev,experiments]"
 	@touch $@
 
+test-pymc: $(PYMC)/installed
+	$(PYMC)/bin/pytest tests/test_pymc.py tests/test_site.py -k pymc
+
+$(PYMC)/installed: pyproject.toml
+	$(PYTHON) -m venv $(PYMC)
+	$(PYMC)/bin/python -m pip install --quiet --upgrade pip
+	$(PYMC)/bin/python -m pip install --quiet --editable ".[dev,pymc]"
+	@touch $@
+
 bench: setup
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python benchmarks/step_time.py
@@ -82,14 +93,14 @@ wheel: setup
 	$(BIN)/python benchmarks/wheel.py
 
 docs: setup
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # the theme's own switch for its announcement
 
 docs-serve: setup
-	$(BIN)/mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 format: setup
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(PYMC) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

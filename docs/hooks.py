@@ -24,6 +24,7 @@ BESIDE = [
     "benchmarks/step_time.json",
     "benchmarks/results/*.json",
 ]
+_WORKER, _FETCHED = "javascripts/worker.js", "https://unpkg.com/iframe-worker/shim"
 _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -33,6 +34,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Take the site's own stand-in for a worker where the theme would fetch one from the network."""
+    own = os.path.relpath(_WORKER, Path(page.file.dest_uri).parent)
+    return output.replace(_FETCHED, Path(own).as_posix())
+
+
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    """The same for the page that a server shows where there is none."""
+    return output_content.replace(_FETCHED, f"/{_WORKER}")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

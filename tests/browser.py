@@ -21,9 +21,9 @@ window.addEventListener("unhandledrejection", (event) => window.trouble.push(Str
 console.error = (...words) => window.trouble.push(words.join(" "));
 </script>"""
 _ASK = """<script>
-window.addEventListener("load", () => {
+window.addEventListener("load", async () => {
   let answer;
-  try { answer = (() => { %s })(); } catch (error) { window.trouble.push("in the test: " + error); }
+  try { answer = await (async () => { %s })(); } catch (error) { window.trouble.push("in the test: " + error); }
   const box = document.createElement("pre");
   box.id = "answer";
   box.textContent = JSON.stringify({ answer, trouble: window.trouble });
@@ -44,7 +44,7 @@ def find() -> str:
 
 
 def ask(page: Path, directory: Path, script: str, size: str = "1200,900") -> Any:
-    """What `script`, the body of a function, returns on a page that has loaded; no error may have been seen.
+    """What `script`, the body of a function that may wait, returns on a page that has loaded without an error.
 
     Args:
         page: the file.

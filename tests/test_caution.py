@@ -110,6 +110,23 @@ def test_a_tolerance_that_was_reached_is_quiet():
     assert fit(num_steps=2000, tolerance=0.05).status is sk.Status.CONVERGED
 
 
+def with_minibatches(optimiser):
+    rows = np.random.default_rng(1).normal(size=(500, 2))
+    target = sk.Posterior(gaussian, lambda x, row: gaussian(x - row), num_data=500)
+    return fit(target, sk.svgd(optimiser=optimiser), data=rows, num_steps=200, batch_size=100)
+
+
+def test_particles_that_minibatches_still_throw_about_are_warned_of():
+    with warned("not at rest", "of their spread", "cosine_decay_schedule", "batch_size"):
+        with_minibatches(optax.sgd(3e-3))
+
+
+def test_minibatches_with_a_step_size_that_falls_are_quiet():
+    # Its velocity stays far above a tenth of the largest: that of the last batch does not rest.
+    result = with_minibatches(optax.sgd(optax.cosine_decay_schedule(3e-3, 200)))
+    assert result.history.velocity_norm[-1] > 0.1 * result.history.velocity_norm[20:].max()
+
+
 # Gradients that are none.
 
 
@@ -157,6 +174,20 @@ def test_a_sampler_that_needs_no_gradient_is_quiet():
     fit(rounded, sk.gradient_free_svgd(gaussian), num_steps=1)
 
 
+def test_a_density_that_is_flat_in_a_direction_is_warned_of_with_its_name():
+    start = {"used": draws(20, 2), "spare": draws(20, 3)}
+    with warned(r"does not depend on spare\[0\], spare\[2\]: ", "prior"):
+        fit(lambda p: gaussian(p["used"]) - p["spare"][1] ** 2, particles=start)
+
+
+def test_a_direction_that_is_flat_at_first_and_not_at_the_end_is_quiet():
+    # All start on the plateau of a wall that repulsion makes them climb.
+    def walled(x):
+        return -0.5 * x[0] ** 2 - 5.0 * jnp.maximum(jnp.abs(x[1]) - 1.0, 0.0) ** 2
+
+    fit(walled, particles=np.array([[1.0, 0.1]]) * draws(20, 2), num_steps=200)
+
+
 # Single precision.
 
 
@@ -198,7 +229,7 @@ def test_a_look_that_fails_loses_no_result(monkeypatch):
         raise RuntimeError
         yield
 
-    for look in ("_unconverged", "_decoupled", "_collapsed", "_coarse"):
+    for look in ("_unconverged", "_restless", "_decoupled", "_collapsed", "_coarse"):
         monkeypatch.setattr(caution, look, fails)
     assert fit().status is sk.Status.FINISHED
 

@@ -97,7 +97,7 @@ def test_the_page_s_slider_moves_the_particles_of_every_method(quick_study, tmp_
         (["--targets", ","], "at least one of"),
         (["--targets", ",", "--tune"], "at least one of"),
         (["--targets", "star,star"], "each once"),
-        (["--seeds", "0"], "`seeds` must be a whole number"),
+        (["--seeds", "0"], "`--seeds` must be a whole number"),
         (["--out", "/proc/nowhere"], "cannot be written to"),
         (["--settings", "pyproject.toml"], "is not a settings.json"),
         (["--settings", "missing.json"], "missing.json"),

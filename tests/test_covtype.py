@@ -301,8 +301,8 @@ def test_settings_are_chosen_on_partitions_that_are_not_reported(tmp_path, monke
     [
         (["--methods", "svn"], "`--methods` must be among"),
         (["--quick", "--tune"], "exclude each other"),
-        (["--trials", "0"], "`trials` must be a whole number"),
-        (["--trials", "1001"], "`trials` must be at most 1000"),
+        (["--trials", "0"], "`--trials` must be a whole number"),
+        (["--trials", "1001"], "`--trials` must be at most 1000"),
         (["--data", "nowhere"], "steinkern data fetch covtype"),
         (["--settings", "nowhere.json"], "`--settings` nowhere.json cannot be read"),
     ],

@@ -3,8 +3,11 @@
 `benchmarks/wheel.py` (`make wheel`) does the same with the wheel itself, in a clean environment.
 """
 
+import inspect
 import subprocess
 import sys
+
+import steinkern
 
 EXTRAS = ("arviz", "blackjax", "matplotlib", "numpyro", "openpyxl", "pooch", "pymc", "pytensor", "sklearn", "typer")
 CODE = f"""
@@ -16,6 +19,14 @@ start = time.process_time()
 import steinkern
 print(time.process_time() - start)
 """
+
+
+def test_what_an_interactive_session_lists_is_public():
+    names = set(dir(steinkern))
+    assert {"fit", "svgd", "initial", "interop", "models", "plot", "__version__"} <= names
+    modules = {name for name in names if inspect.ismodule(getattr(steinkern, name))}
+    assert modules == {"initial", "interop", "models", "plot"}
+    assert not [name for name in names if name.startswith("_") and name != "__version__"]
 
 
 def test_the_import_needs_no_extra_and_takes_under_two_seconds_beyond_jax():

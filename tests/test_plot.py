@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from steinkern import plot
+from steinkern.plot import plane
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -25,7 +26,7 @@ def is_picture(path):
 
 def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # makes `import matplotlib` fail
-    with pytest.raises(ImportError, match=r'pip install "steinkern\[plot\]"'):
+    with pytest.raises(ImportError, match=r"pip install 'steinkern\[plot\]'"):
         plot.density(log_gaussian, (-3.0, 3.0, -3.0, 3.0))
 
 
@@ -52,7 +53,7 @@ def test_density_figure_counts_the_particles_outside(tmp_path):
 
 def test_the_shades_hold_the_stated_shares_of_the_mass():
     """For a standard Gaussian on the plane the region that holds the share m is above height 1 − m."""
-    levels = plot._shades(log_gaussian, (-6.0, 6.0, -6.0, 6.0), 400).levels
+    levels = plane._shades(log_gaussian, (-6.0, 6.0, -6.0, 6.0), 400).levels
     # The mass of one grid point near the edge is about 1e-4, and the levels step by it.
     np.testing.assert_allclose(levels, [0.01, 0.1, 0.3, 0.6], atol=1e-3)
 
@@ -125,6 +126,13 @@ def test_a_label_has_one_colour_in_all_panels(tmp_path):
     assert left.lines[0].get_xdata()[0] == 1  # x = 0 has no place on a logarithmic axis
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "level", "mark"]
     assert is_picture(plot.save(figure, tmp_path / "curves.png"))
+
+
+def test_a_label_keeps_the_colour_that_it_is_given_and_others_take_the_rest():
+    curve = plot.Curve(np.arange(3), np.arange(3))
+    given = {"b": plot.COLOURS[0], "elsewhere": plot.COLOURS[1]}
+    figure = plot.curves({"panel": {"a": curve, "b": curve}}, xlabel="x", ylabel="y", colours=given)
+    assert [line.get_color() for line in figure.axes[0].lines] == [plot.COLOURS[1], plot.COLOURS[0]]
 
 
 def test_more_curves_than_colours_are_refused():

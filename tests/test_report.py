@@ -209,6 +209,13 @@ def test_warnings_of_the_run_stand_on_the_page_as_advice(tmp_path, result):
     assert "<li>The particles are too close together.</li>" in read(warned.report(tmp_path))
 
 
+def test_code_in_advice_is_code_on_the_page_and_nothing_in_it_is_markup(tmp_path, result):
+    warned = dataclasses.replace(result, warnings=("raise `num_steps`, or `<b>`.",), message="see `fit`.")
+    html = read(warned.report(tmp_path))
+    assert "<li>Raise <code>num_steps</code>, or <code>&lt;b&gt;</code>.</li>" in html
+    assert "<span>See <code>fit</code>.</span>" in html
+
+
 def test_warnings_of_fit_are_kept_in_the_result(quickly):
     with pytest.warns(sk.SteinWarning, match="exactly zero") as caught:
         result = sk.fit(jr.key(0), lambda x: jnp.round(x), sk.svgd(), jnp.linspace(0.0, 3.0, 4), num_steps=1)
@@ -219,7 +226,7 @@ def test_a_page_from_the_checkpoint_has_the_same_traces_and_the_unconstrained_pa
     run = read_run(directory)
     assert (run.num_steps, run.num_particles, run.status) == (6, 12, "checkpoint")
     np.testing.assert_array_equal(run.drawn["weights"], result.particles["weights"])
-    np.testing.assert_allclose(np.exp(run.drawn["scale"]), result.particles["scale"], rtol=1e-12)
+    np.testing.assert_allclose(np.exp(run.drawn["unconstrained scale"]), result.particles["scale"], rtol=1e-12)
     np.testing.assert_array_equal(run.traces["Stein ratio"].value, result.history.stein_ratio)
     np.testing.assert_array_equal(run.traces["velocity norm"].value, result.history.velocity_norm)
     np.testing.assert_array_equal(run.traces["step size"].value, result.history.step_size)

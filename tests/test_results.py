@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from steinkern.experiments.results import Row, aligned, read_results, write_json, write_results
+from steinkern.experiments import covtype_study, sentence_study, toy_study, uci_study
+from steinkern.experiments.results import COLOURS, TITLES, Row, aligned, read_results, write_json, write_results
 from steinkern.files import environment
 
 
@@ -41,6 +42,17 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
 def test_environment_names_versions_and_a_date():
     found = environment()
     assert {"jax", "steinkern", "python", "date"} <= set(found)
+
+
+def test_what_is_bold_in_a_table_has_one_star_on_a_terminal():
+    assert aligned("| a | b |\n|---|---|\n| n | **1.0 ± 0.1** (2) |").splitlines()[1] == "n  *1.0 ± 0.1 (2)"
+
+
+def test_every_method_has_a_colour_and_no_figure_has_two_of_one():
+    assert set(COLOURS) == set(TITLES.values())
+    for study in (toy_study, covtype_study, uci_study, sentence_study):
+        drawn = [COLOURS[TITLES[method]] for method in study.METHODS]
+        assert len(set(drawn)) == len(drawn)
 
 
 def test_aligned_table_has_columns_of_one_width():

@@ -1,11 +1,14 @@
 """`steinkern sample` and `steinkern report`: from a file to particles and a page, or one clear line of why not."""
 
+import ast
 import dataclasses
 import os
+import re
 import signal
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import jax
 import jax.random as jr
@@ -13,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from steinkern import cli, cli_sample, cli_target
+from steinkern import cli, cli_run, cli_sample, cli_target
 from steinkern.result import Status
 from tests.conftest import compiled_quickly
 
@@ -74,7 +77,11 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def vector(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "vector.py"
-    path.write_text("def f(x):\n    return -0.5 * (x**2).sum()\n\ndef g(x):\n    return -0.5 * (x**2).sum()\n")
+    path.write_text(
+        "def f(x):\n    return -0.5 * (x**2).sum()\n\n"
+        "def g(x):\n    return -0.5 * (x**2).sum()\n\n"
+        "def indexed(x):\n    return -0.5 * (x[0] ** 2 + x[2] ** 2)\n"
+    )
     return path
 
 
@@ -144,8 +151,11 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
         run(*command, "--out", str(broken / "p.npz"))
     assert run(*command, "--out", str(broken / "p.npz"), "--resume").exit_code == 0
     np.testing.assert_array_equal(np.load(broken / "p.npz")["x"], np.load(tmp_path / "whole" / "p.npz")["x"])
-    with pytest.raises(ValueError, match="is of another run"):
+    with pytest.raises(ValueError, match=r"`--resume` .* which had --seed 0; this command has --seed 1\. Give it what"):
         run(*command, "--out", str(broken / "p.npz"), "--resume", "--seed", "1")
+    other = [{f"{vector}:f": f"{vector}:g", "2": "3", "40": "41"}.get(part, part) for part in command]
+    with pytest.raises(ValueError, match=r"had .*:f and --dim 2 and --steps 40; this command has .*:g and --dim 3 and"):
+        run(*other, "--out", str(broken / "p.npz"), "--resume")
     assert cli_sample._checkpoint(broken, resume=False, restart=True) == broken / "checkpoint"
     assert not (broken / "checkpoint").exists()
 
@@ -170,7 +180,7 @@ def test_a_page_is_made_of_a_directory_with_and_without_the_target(finished, fil
     done = run("report", str(finished), "--out", str(tmp_path / "a"), "--coordinates", "scale,mean[1]")
     assert done.exit_code == 0
     assert "unconstrained coordinates" in (tmp_path / "a" / "index.html").read_text()
-    assert '"names":["scale","mean[1]"]' in (tmp_path / "a" / "index.html").read_text()
+    assert '"names":["unconstrained scale","mean[1]"]' in (tmp_path / "a" / "index.html").read_text()
     done = run("report", str(finished), "--out", str(tmp_path / "b"), "--target", f"{file}:log_density")
     assert done.exit_code == 0
     assert "in which the sampler works" not in (tmp_path / "b" / "index.html").read_text()
@@ -178,12 +188,39 @@ def test_a_page_is_made_of_a_directory_with_and_without_the_target(finished, fil
         assert f"<td>{particles['scale'].mean():.4g}</td>" in (tmp_path / "b" / "index.html").read_text()
 
 
+def test_a_page_of_a_directory_of_sample_leaves_the_page_of_sample_and_knows_how_the_run_ended(finished, file):
+    directory, _ = finished
+    before = (directory / "index.html").read_bytes()
+    done = run("report", str(directory))
+    assert done.output.splitlines()[0] == f"Page: {directory / 'checkpoint.html'}"
+    assert f"--target {file}:log_density" in done.output
+    assert (directory / "index.html").read_bytes() == before
+    made = (directory / "checkpoint.html").read_text()
+    assert "<td>unconstrained scale</td>" in made
+    assert "<td>scale</td>" not in made
+    assert "<h1>log_density</h1>" in made
+    assert "all steps were taken" in made.lower()
+    header = made[made.index('<p class="quiet">') : made.index("</header>")]
+    assert not header.partition("</p>")[0].rstrip().endswith("·")
+
+
+def test_a_file_that_was_edited_is_not_gone_on_with(tmp_path):
+    path, out = tmp_path / "edited.py", str(tmp_path / "p.npz")
+    path.write_text("def f(x):\n    return -0.5 * (x**2).sum()\n")
+    command = ["sample", f"{path}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", out]
+    assert run(*command).exit_code == 0
+    path.write_text("def f(x):\n    return -0.7 * (x**2).sum()\n")
+    with pytest.raises(ValueError, match=r"`--resume` .* is not what it was then, in its code.* --restart") as refused:
+        run(*command, "--resume")
+    assert "fingerprint" not in str(refused.value)
+
+
 def test_a_page_with_another_target_or_of_no_directory_is_refused(finished, vector, tmp_path):
-    with pytest.raises(ValueError, match="`target` has 7 unconstrained coordinates, the checkpoint 3"):
+    with pytest.raises(ValueError, match="`--target` has 7 unconstrained coordinates, the checkpoint 3"):
         run("report", str(finished[0]), "--target", f"{vector}:f", "--dim", "7", "--out", str(tmp_path))
     with pytest.raises(ValueError, match=r"`DIR` .* is not a directory"):
         run("report", str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match="holds no checkpoint of a run"):
+    with pytest.raises(ValueError, match=r"`DIR` .* holds no checkpoint of a run"):
         run("report", str(tmp_path))
 
 
@@ -209,6 +246,16 @@ BAD = {
     "dim": (["{vector}:f", "--dim", "0"], "`--dim` must be a whole number of at least 1, got 0"),
     "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'average'"),
     "particles": (["{vector}:f", "--particles", "0"], "`--particles` must be a whole number of at least 1, got 0"),
+    "one particle": (
+        ["{vector}:f", "--particles", "1"],
+        "`--particles` must be at least 2, got 1: one particle climbs",
+    ),
+    "dim of a model": (["{file}:model", "--dim", "3"], "`--dim` is for log densities; model is a model"),
+    "dim too small": (
+        ["{vector}:indexed", "--dim", "2"],
+        "indexed asks for more parameters than it is given: index 2 is out of bounds for axis 0 with size 2. Give a",
+    ),
+    "start too short": (["{tmp}/short.py:f"], "index 1 is out of bounds for axis 0 with size 1"),
     "steps": (["{vector}:f", "--steps", "-3"], "`--steps` must be a whole number"),
     "seed": (["{vector}:f", "--seed", "-1"], "`--seed` must be a whole number of at least 0"),
     "out": (["{vector}:f", "--dim", "1", "--out", "{tmp}/p.csv"], "`--out` must be a file ending in .npz or .nc"),
@@ -223,6 +270,7 @@ BAD = {
 def test_wrong_input_is_one_clear_line_and_exit_2(case, file, vector, tmp_path, monkeypatch, capsys):
     contents = {
         "x.txt": "", "raises.py": "x = 1\ny = x / 0\n", "syntax.py": "def (\n", "exits.py": "raise SystemExit(3)\n",
+        "short.py": "START = {'a': [0.0], 'b': 0.0}\ndef f(p):\n    return -(p['a'][0] + p['a'][1]) ** 2\n",
         "extra.py": "import numpyro\n", "package.py": "import nosuchpackage.part\n",
     }  # fmt: skip
     for name, text in contents.items():
@@ -240,6 +288,35 @@ def test_wrong_input_is_one_clear_line_and_exit_2(case, file, vector, tmp_path, 
     assert error.startswith("steinkern: ")
     assert message in error
     assert "\n" not in error
+
+
+def test_parameters_that_the_density_does_not_use_are_named(vector, tmp_path):
+    command = ["sample", f"{vector}:indexed", "--dim", "3", "--particles", "5", "--steps", "100", "--method", "vanilla"]
+    done = run(*command, "--out", str(tmp_path / "p.npz"))
+    assert done.exit_code == 0
+    assert "Warning: the log density does not depend on x[1]: " in done.output
+    assert "does not depend on x[1]" in (tmp_path / "index.html").read_text()
+
+
+def test_advice_names_options_that_the_command_has():
+    advice = cli_run.in_own_words(
+        "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; (b) declare `support=`."
+    )
+    assert "--method vanilla" in advice
+    assert "`SUPPORT`" in advice
+    assert "adaptive step rule" not in advice
+    options = run("sample", "--help").output
+    for meant in cli_run.IN_OWN_WORDS.values():
+        assert all(option in options for option in re.findall(r"--[a-z]+", meant))
+
+
+def test_all_advice_that_the_command_rewords_is_given_somewhere():
+    package = Path(cli_run.__file__).parent
+    trees = [ast.parse((package / name).read_text()) for name in ("fit.py", "caution.py", "result.py")]
+    strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    given = "\n".join(text for text in strings if isinstance(text, str))
+    for said in cli_run.IN_OWN_WORDS:
+        assert said in given
 
 
 def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):

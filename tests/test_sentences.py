@@ -209,6 +209,12 @@ def finished(error: float, spread: float = 0.01) -> Finished:
     return Finished.of({"now": scores, "averaged": {metric: values - 0.02 for metric, values in scores.items()}})
 
 
+def test_methods_that_are_level_as_printed_are_all_bold():
+    found = {("mr", "mixture"): finished(0.2), ("mr", "vanilla"): finished(0.200001)}
+    table = tables(found, ["mr"], ["vanilla", "mixture"])["error"]
+    assert table.count("**18.00 ± 1.00**") == 2
+
+
 def test_tables_and_verdicts_say_who_is_best():
     found = {("mr", "mixture"): finished(0.2), ("mr", "vanilla"): finished(0.21), ("mr", "point"): finished(0.25)}
     table = tables(found, ["mr"], ["vanilla", "mixture", "point"])["error"]
@@ -290,7 +296,7 @@ def test_every_fold_gets_the_setting_of_its_own_best_validation():
         (["--settings", "null.json"], "is not a settings.json from --tune: it has another layout."),
         (["--settings", "list.json"], "vanilla must have step_size, and damping where it has a metric, got [0.1]"),
         (["--settings", "other.json"], "is not a settings.json from --tune: it has another layout."),
-        (["--quick", "--jobs", "0"], "`jobs` must be a whole number"),
+        (["--quick", "--jobs", "0"], "`--jobs` must be a whole number"),
         (["--quick", "--datasets", "mr"], "`--quick` runs on a generated corpus"),
         (["--tune", "--folds", "2"], "`--tune` searches settings for all folds"),
     ],

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.experiments.results import read_results
+from tests import browser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -66,12 +68,18 @@ def test_examples_run_as_printed_and_print_what_is_said(page: Path, quickly, as_
         assert_said(printed, said)
 
 
-def test_the_site_builds_strictly_names_everything_public_and_asks_the_network_for_nothing(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("docs") / "site"
     subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
-        cwd=ROOT, check=True, timeout=120,
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
+        cwd=ROOT, check=True, timeout=120, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
-    pages = {path.relative_to(tmp_path / "site"): path.read_text() for path in (tmp_path / "site").rglob("*.html")}
+    return place
+
+
+def test_the_site_builds_strictly_names_everything_public_and_asks_the_network_for_nothing(site):
+    pages = {path.relative_to(site): path.read_text() for path in site.rglob("*.html")}
     assert len(pages) > len(PAGES)
     reference = "\n".join(text for path, text in pages.items() if path.parts[0] == "api")
     for name in public_names():
@@ -82,6 +90,26 @@ def test_the_site_builds_strictly_names_everything_public_and_asks_the_network_f
         assert loaded, path
         for address in loaded:
             assert not re.match(r"(https?:)?//", address), f"{path} loads {address}"
+
+
+SEARCH = """
+const wait = (time) => new Promise((done) => setTimeout(done, time));
+document.querySelector("#__search").click();
+const field = document.querySelector("[data-md-component=search-query]");
+field.focus();
+field.value = "bandwidth";
+field.dispatchEvent(new Event("input", { bubbles: true }));
+field.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
+await wait(4000);
+return [...document.querySelectorAll(".md-search-result__item a")].map((link) => link.getAttribute("href"));
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("page", ["index.html", "api/fit.html"])
+def test_the_search_finds_pages_where_the_site_is_opened_from_a_folder(site, page):
+    found = browser.ask(site / page, (site / page).parent, SEARCH)
+    assert any("api/kernels.html" in link for link in found), found
 
 
 def public_names() -> list[str]:

@@ -167,6 +167,12 @@ def test_table_prints_the_paper_beside_ours_and_the_best_in_bold():
     assert "**-2.400 ± 0.100**" in table(rows, ("boston",), ("sgld", "mixture"), "log_likelihood")
 
 
+def test_methods_that_are_level_as_printed_are_all_bold():
+    rows = {("boston", "mixture"): finished(2.0001, -2.5), ("boston", "sgld"): finished(2.0, -2.4)}
+    (line,) = table(rows, ("boston",), ("sgld", "mixture"), "rmse").splitlines()[2:]
+    assert line == "| boston | **2.000 ± 0.100** | **2.000 ± 0.100** (2.717) |"
+
+
 def test_verdicts_say_where_a_row_falls_short():
     rows = {("boston", "mixture"): finished(2.75, -9.0), ("boston", "sgld"): finished(2.0, -2.4)}
     text = "\n".join(verdicts(rows))
@@ -302,7 +308,7 @@ def test_another_table_is_another_row_and_scores_that_are_not_finite_are_kept_as
     [
         (["--datasets", "year", "--data", "nowhere"], "steinkern data fetch year"),
         (["--quick", "--tune"], "exclude each other"),
-        (["--jobs", "0"], "`jobs` must be a whole number"),
+        (["--jobs", "0"], "`--jobs` must be a whole number"),
         (["--datasets", "bosten"], "`--datasets` must be among boston"),
         (["--datasets", ","], "`--datasets` must name at least one"),
         (["--datasets", "boston,boston"], "each once"),

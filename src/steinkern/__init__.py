@@ -2,10 +2,12 @@
 
 from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
+from types import ModuleType as _ModuleType
 
 from . import initial as initial
 from . import interop as interop
 from . import models as models
+from . import plot as plot
 from .automatic import Cost as Cost
 from .automatic import Quality as Quality
 from .automatic import Sampled as Sampled
@@ -102,3 +104,10 @@ try:
     __version__ = _version("steinkern")
 except _NotInstalled:  # run from the source tree
     __version__ = "0+unknown"
+
+
+def __dir__() -> list[str]:
+    """The public names: of the modules, those that are meant to be used by their own name."""
+    modules = ("initial", "interop", "models", "plot")
+    own = (name for name, value in globals().items() if name in modules or not isinstance(value, _ModuleType))
+    return sorted(name for name in own if name == "__version__" or not name.startswith("_"))

@@ -26,9 +26,12 @@ AT_REST = 0.1
 """Below this fraction of its largest value a velocity is that of particles at rest."""
 LEAST_RATIO, LARGEST_RATIO = 0.5, 3.0
 """Where the Stein ratio of particles at rest lies, if they are spread as they should be."""
+LARGEST_MOVE = 0.1
+"""Of the particles' spread: moves of the last step that are longer say that the particles have not settled."""
 LEAST_NEIGHBOURS = 0.1
 """The least number of others, in units of itself, that a particle should feel."""
 _SAMPLE = 32  # particles whose neighbours are counted
+_NAMED = 5  # coordinates that a warning lists
 _FEW = 4  # particles whose scores are compared in double precision
 
 Look = Callable[[Points], tuple[Array, Array]]
@@ -91,11 +94,19 @@ def _is_not_the_slope(points: Points, x: np.ndarray, value: np.ndarray, slope: n
     return np.abs(difference - expected) > allowed
 
 
-def after(run: Run, batch: Batch) -> Iterator[str]:
-    """What is wrong with a run that has taken all its steps or converged; `batch` is one that the target takes."""
+def after(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
+    """What is wrong with a run that has taken all its steps or converged.
+
+    Args:
+        run: at its end.
+        batch: one that the target takes.
+        first: scores at the first particles.
+        last: scores at the last ones.
+    """
     if run.done < LONG_ENOUGH or not run.loop.healthy:
         return
-    yield from _found(lambda: _unconverged(run))
+    yield from _found(lambda: _flat(run, first, last))
+    yield from _found(lambda: _unconverged(run)) or _found(lambda: _restless(run))
     decoupled = _found(lambda: _decoupled(run, batch))
     yield from decoupled or _found(lambda: _collapsed(run))  # the first is a cause of the second
     yield from _found(lambda: _coarse(run, batch))
@@ -115,6 +126,22 @@ def resting(run: Run) -> bool:
     return run.sampler.deterministic and float(run.loop.info.velocity_norm) <= AT_REST * largest
 
 
+def _flat(run: Run, first: Array, last: Array) -> Iterator[str]:
+    """Coordinates on which the log density does not depend, as far as all particles at both ends can tell."""
+    if not run.sampler.differentiates or run.batch_size is not None:  # other rows may know more than these
+        return
+    flat = np.flatnonzero(~(np.asarray(first).any(axis=0) | np.asarray(last).any(axis=0)))
+    if flat.size:
+        assert run.target.space is not None
+        names = run.target.space.layout.coordinate_names()
+        listed = ", ".join(names[place] for place in flat[:_NAMED]) + (", …" if flat.size > _NAMED else "")
+        yield (
+            f"the log density does not depend on {listed}: its gradient there is exactly zero at all particles, the "
+            "first and the last. A density that is flat in a direction cannot be normalised, and the particles spread "
+            "along it for as long as they are let. Leave out parameters that are not used, and give the others a prior."
+        )
+
+
 def _unconverged(run: Run) -> Iterator[str]:
     if run.tolerance is not None and not run.loop.converged:
         fraction = float(run.loop.info.velocity_norm / run.loop.largest_velocity)
@@ -122,6 +149,26 @@ def _unconverged(run: Run) -> Iterator[str]:
             f"the run has not converged: after {run.done} steps the velocity is {fraction:.2g} of its largest value, "
             f"`tolerance` asks for {run.tolerance:.2g}. Raise `num_steps`, try another learning rate, or a step rule "
             "that decays."
+        )
+
+
+def _restless(run: Run) -> Iterator[str]:
+    """Particles whose last step was long against their spread: where they stand is as much noise as posterior.
+
+    A velocity alone cannot tell: with minibatches it never falls below their noise, and a step size that has fallen to
+    0 makes that noise harmless. So moves are judged, not velocities; Langevin chains move by design.
+    """
+    if not (run.sampler.interacting and run.sampler.deterministic):
+        return
+    points = np.asarray(run.loop.state.points, np.float64)
+    spread = float(np.sqrt(np.mean(np.var(points, axis=0))))
+    move = float(run.loop.info.velocity_norm * run.loop.info.step_size)
+    if move > LARGEST_MOVE * spread > 0:
+        yield (
+            f"the particles are not at rest: the last of {run.done} steps moved them by {move / spread:.2g} of their "
+            "spread, so that they stand where the last steps, and minibatches where there are any, have thrown them. "
+            "Let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`), lower "
+            "it, or raise `num_steps` or `batch_size`."
         )
 
 

@@ -37,6 +37,14 @@ class DamagedCheckpoint(ValueError):
     """A checkpoint file that is truncated, altered, or none at all."""
 
 
+class OtherRunError(ValueError):
+    """A checkpoint is of another run than the one that was to go on from it; `what` says in which respect."""
+
+    def __init__(self, text: str, what: str):
+        super().__init__(text)
+        self.what = what
+
+
 class Saved(NamedTuple):
     """What a checkpoint holds."""
 
@@ -101,9 +109,10 @@ class Store:
         found = difference(saved.settings, self.settings)
         if found is not None:
             name, before, now = found
-            raise ValueError(
+            raise OtherRunError(
                 f"`checkpoint` {_path(self.directory, saved.step)} is of another run: its {name} is {before}, here it "
-                f"is {now}. Run with what it was made from, or choose another directory."
+                f"is {now}. Run with what it was made from, or choose another directory.",
+                f"{name} differs",
             )
 
 

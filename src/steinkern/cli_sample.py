@@ -5,6 +5,7 @@ import json
 import shutil
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,10 @@ import numpy as np
 import optax
 import typer
 
+from . import cli_run
 from ._types import check_choice, check_count
 from .caution import SteinWarning
-from .checkpoint import newest
+from .checkpoint import OtherRunError, newest
 from .cli_target import Loaded, load
 from .curvature import Hessian
 from .files import prepare_directory, replacing
@@ -102,12 +104,35 @@ def sample(
     for name, number in (("--particles", particles), ("--steps", steps)):
         check_count(name, number)
     check_count("--seed", seed, least=0)
+    if particles == 1:
+        raise ValueError("`--particles` must be at least 2, got 1: one particle climbs to a mode and shows no spread.")
     sampler = sampler_for(method, steps)
     _check_out(out)
     loaded = load(target, dim)
     prepare_directory(out.parent)
     checkpoint = _checkpoint(out.parent, resume, restart)
-    result, failed = _run(loaded, sampler, checkpoint, particles, steps, seed)
+    options = {
+        cli_run.TARGET: target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
+        "--seed": seed,
+    }  # fmt: skip
+    if resume:
+        cli_run.check_same(out.parent, options)
+    else:
+        cli_run.write(out.parent, options)
+    try:
+        result, failed = _run(loaded, sampler, checkpoint, particles, steps, seed)
+    except OtherRunError as error:
+        raise ValueError(
+            f"`--resume` goes on with the run in {out.parent}, and {target} is not what it was then, in its code, its "
+            f"data or its start ({error.what}). Undo the change, or give --restart to begin anew in its place, or "
+            "another --out."
+        ) from error
+    result = replace(
+        result,
+        message=cli_run.in_own_words(result.message),
+        warnings=tuple(map(cli_run.in_own_words, result.warnings)),
+    )
+    cli_run.write(out.parent, options, result)
     predictive = (
         jr.key(seed + 1) if isinstance(loaded.target, AbstractModelTarget) and result.target.observed() else None
     )
@@ -125,7 +150,12 @@ def report(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="What `fit(..., checkpoint=DIR)` or `sample` wrote.")
     ],
-    out: Annotated[Path | None, typer.Option(help="Where to write index.html; DIR by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to write index.html. By default DIR; there checkpoint.html beside the page of `sample`."
+        ),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -141,22 +171,33 @@ def report(
     """Write a page about a run on disk: its newest whole checkpoint, even where the run still goes on or was killed.
 
     Without --target nothing of the run's code is executed, and the page shows the unconstrained coordinates in which
-    samplers work.
+    samplers work. In a directory of `sample` its own page, index.html, stays as it is.
     """
     jax.config.update("jax_enable_x64", True)
     if not directory.is_dir():
         raise ValueError(f"`DIR` {directory} is not a directory. Name the one that the run was written to.")
-    if target is None:
-        record = read_run(directory)
-    else:
+    options, end = cli_run.read(directory)
+    bound, data, title = None, None, str(options[cli_run.TARGET]).rpartition(":")[2] if options else None
+    if target is not None:
         loaded = load(target, dim)
         first = loaded.particles(jr.key(0), 1)
         loaded.try_out(first)
         bound = loaded.target.bind(jax.tree.map(lambda leaf: leaf[0], first))
         data = jax.tree.map(jnp.asarray, loaded.data)
-        record = read_run(directory, bound, data, title=loaded.name)
-    names = None if coordinates is None else _split(coordinates)
-    print(f"Page: {write_report(record, directory if out is None else out, coordinates=names)}")
+        title = loaded.name
+    try:
+        record = read_run(directory, bound, data, title=title)
+    except ValueError as error:  # in the names of the command
+        said = str(error).replace("`directory`", "`DIR`").replace("`target`", "`--target`")
+        raise ValueError(said) from error
+    if end.get("step") == record.num_steps:
+        record = replace(record, status=end["status"], message=end["message"], advice=tuple(end["warnings"]))
+    names = None if coordinates is None else [record.own_name(name) for name in _split(coordinates)]
+    name = "checkpoint.html" if out is None and options else "index.html"
+    print(f"Page: {write_report(record, directory if out is None else out, coordinates=names, name=name)}")
+    if options and target is None and record.coordinates_note:
+        given = f" --dim {options['--dim']}" if options.get("--dim") else ""
+        print(f"With the sites in their own coordinates: --target {options[cli_run.TARGET]}{given}")
 
 
 def _split(listed: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import checkify
 
 from . import initial
 from ._types import Batch, Key, PyTree
@@ -53,9 +55,31 @@ class Loaded:
         except Exception as error:
             said = " ".join(str(error).split("\n-----", 1)[0].split())
             raise ValueError(
-                f"`TARGET` {self.name} raises {type(error).__name__} at parameters of the shapes "
+                f"`FILE.py:NAME` {self.name} raises {type(error).__name__} at parameters of the shapes "
                 f"{jax.tree.map(lambda leaf: tuple(leaf.shape), one)}: {said}"
             ) from error
+        if not isinstance(self.target, AbstractModelTarget):
+            self._check_indices(bound, one, data)
+
+    def _check_indices(self, bound: AbstractTarget, one: PyTree, data: Batch) -> None:
+        """See that the parameters have every entry that is asked for.
+
+        JAX gives x[4] of a vector of two its last entry, so that a `--dim` or `START` that is too short would pass. A
+        slice that reaches beyond the end is shorter, as in NumPy, and cannot be told from one that is meant.
+        """
+        assert bound.space is not None
+        checked = jax.jit(checkify.checkify(bound.log_density, errors=checkify.index_checks))
+        try:
+            said = checked(bound.space.unconstrain(one), bound.batch(data, None))[0].get() or ""
+        except Exception:  # a program that cannot be looked into; `fit` takes its own first look
+            return
+        found = re.search(r"array of shape (\(.*?\)): (index .*? is out of bounds for axis \d+ with size \d+)", said)
+        shapes = {str(tuple(leaf.shape)) for leaf in jax.tree_util.tree_leaves(one)}
+        if found and found[1] in shapes:
+            raise ValueError(
+                f"`FILE.py:NAME` {self.name} asks for more parameters than it is given: {found[2]}. Give a larger "
+                "--dim, or a longer `START`."
+            )
 
 
 def load(place: str, dim: int | None = None) -> Loaded:
@@ -67,23 +91,23 @@ def load(place: str, dim: int | None = None) -> Loaded:
     """
     file, colon, name = place.rpartition(":")
     if not colon or not name or not file:
-        raise ValueError(f"`TARGET` must be a file and a name in it, such as {place or 'model.py'}:log_density.")
+        raise ValueError(f"`FILE.py:NAME` must be a file and a name in it, such as {place or 'model.py'}:log_density.")
     module = _executed(Path(file))
     names = [own for own, value in vars(module).items() if not own.startswith("_") and _may_be_meant(value, module)]
     if not hasattr(module, name):
         raise ValueError(
-            f"`TARGET` names {name!r}, which {file} does not have. It has {', '.join(names) or 'nothing'}."
+            f"`FILE.py:NAME` names {name!r}, which {file} does not have. It has {', '.join(names) or 'nothing'}."
         )
     return _loaded(name, getattr(module, name), module, dim)
 
 
 def _executed(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ValueError(f"`TARGET` names the file {path}, which does not exist. Give the path of a Python file.")
+        raise ValueError(f"`FILE.py:NAME` names the file {path}, which does not exist. Give the path of a Python file.")
     name = f"file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        raise ValueError(f"`TARGET` must name a Python file, one whose name ends in .py, got {path}.")
+        raise ValueError(f"`FILE.py:NAME` must name a Python file, one whose name ends in .py, got {path}.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and the like look for it there
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does
@@ -123,8 +147,16 @@ def _is_pymc(value: Any) -> bool:
     return type(value).__name__ == "Model" and type(value).__module__.startswith("pymc.")
 
 
+def _is_model(value: Any) -> bool:
+    """Whether something has a prior of its own: a PyMC model, a model's target, or a function of nothing."""
+    own = isinstance(value, AbstractModelTarget) or _is_pymc(value)
+    return own or (callable(value) and not isinstance(value, AbstractTarget) and not _needed(value))
+
+
 def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loaded:
     data, start = getattr(module, "DATA", None), getattr(module, "START", None)
+    if dim is not None and _is_model(value):
+        raise ValueError(f"`--dim` is for log densities; {name} is a model, and starts from its prior. Leave it out.")
     if _is_pymc(value):
         from .interop.pymc import from_model as from_pymc
 
@@ -135,8 +167,8 @@ def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loade
         return Loaded(name, value, data, _start(name, start, dim))
     if not callable(value):
         raise ValueError(
-            f"`TARGET` names {name!r}, which is a {type(value).__name__}; it must be a log density, a function of the "
-            "parameters, or a NumPyro model, a function of nothing."
+            f"`FILE.py:NAME` names {name!r}, which is a {type(value).__name__}; it must be a log density, a function "
+            "of the parameters, or a NumPyro model, a function of nothing."
         )
     needed = _needed(value)
     if not needed:
@@ -145,7 +177,7 @@ def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loade
         return Loaded(name, from_numpyro(value), None, None)
     if len(needed) > (1 if data is None else 2):
         raise ValueError(
-            f"`TARGET` names {name!r}, a function of {', '.join(needed)}; it must take the parameters alone (and "
+            f"`FILE.py:NAME` names {name!r}, a function of {', '.join(needed)}; it must take the parameters alone (and "
             "`DATA`, where the file has it), or nothing where it is a NumPyro model. Bind the rest: "
             f"functools.partial({name}, {needed[-1]}=...)."
         )
@@ -173,7 +205,7 @@ def _start(name: str, start: Any, dim: int | None) -> Any:
         return jnp.zeros(dim)
     if start is None:
         raise ValueError(
-            f"`TARGET` names {name!r}, a log density, and nothing says where its particles start. {_CONVENTION} "
+            f"`FILE.py:NAME` names {name!r}, a log density, and nothing says where its particles start. {_CONVENTION} "
             "(A NumPyro model takes no arguments here: functools.partial(model, data).)"
         )
     if callable(start):

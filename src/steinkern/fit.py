@@ -195,7 +195,7 @@ def fit(
     if result.faults.stuck:
         warned += _warn([_stuck(result)], result)
     if result.status in (Status.FINISHED, Status.CONVERGED):
-        warned += _warn(caution.after(run, example), result)
+        warned += _warn(caution.after(run, example, scores, look(run.loop.state.points)[1]), result)
     result = replace(result, warnings=warned)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)

@@ -18,6 +18,11 @@ def text(value: Any) -> str:
     return escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(value)))
 
 
+def prose(value: Any) -> str:
+    """A sentence as text of a page, with what stands between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", text(value))
+
+
 def filled(package: str, template: str, **parts: str) -> str:
     """A template of a package with its `$names` filled in; `$style` and `$player` are those that all pages share."""
     shared = {"style": own_text(__package__, "page.css"), "player": own_text(__package__, "player.js")}

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._types import PyTree, warn_caller
-from .checkpoint import Saved, Store, check_kinds, difference
+from .checkpoint import OtherRunError, Saved, Store, check_kinds, difference
 from .description import as_numpy, described, fingerprint, is_key, without_code
 from .history import Record
 from .run import Run
@@ -146,19 +146,21 @@ def _like(array: np.ndarray, leaf: Any) -> jax.Array:
 def _compare_code(before: dict[str, Any], now: dict[str, Any]) -> None:
     found = difference(before, json.loads(json.dumps(now)))
     if found is not None:
-        raise ValueError(
+        raise OtherRunError(
             f"`checkpoint` is of another run: its {found[0]} is {found[1]}, here it is {found[2]}: a function of the "
             "same name does something else, or reads another number. Run with the one it was made from, or choose "
-            "another directory."
+            "another directory.",
+            "a function of the same name does something else, or reads another number",
         )
 
 
 def _compare_log_densities(before: list[Any], now: list[float], slack: float) -> None:
     numbers = [value for value in before if isinstance(value, float)]
     if len(numbers) != len(before) or len(before) != len(now) or not np.allclose(numbers, now, rtol=slack, atol=slack):
-        raise ValueError(
+        raise OtherRunError(
             f"`checkpoint` is of another run: its log densities at the first particles were {before}, here they are "
-            f"{now}. Run with the target it was made from, or choose another directory."
+            f"{now}. Run with the target it was made from, or choose another directory.",
+            "its log densities at the first particles differ",
         )
 
 

@@ -108,10 +108,12 @@ def reproduce(
         progress: told what was finished.
     """
     runs = _methods(methods)
-    check_count("trials", num_trials)
+    check_count("--trials", num_trials)
     if num_trials > min(TUNING_PARTITIONS):
         most = min(TUNING_PARTITIONS)
-        raise ValueError(f"`trials` must be at most {most}, since settings are chosen on later ones, got {num_trials}.")
+        raise ValueError(
+            f"`--trials` must be at most {most}, since settings are chosen on later ones, got {num_trials}."
+        )
     chosen = _read_settings(settings)
     missing = [method for method in runs if method not in chosen]
     if missing:

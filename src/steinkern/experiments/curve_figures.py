@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import plot
+from .results import COLOURS
 
 
 class Scored(NamedTuple):
@@ -42,6 +43,7 @@ def write_curves(
         level_label=None if levels is None else "The paper's best",
         log_x=log_x,
         limits={title: _limits(own) for title, own in lines.items()},
+        colours=COLOURS,
     )
     plot.save(figure, path)
     plot.save(figure, path.with_suffix(".svg"))

@@ -38,7 +38,7 @@ SomePiece = TypeVar("SomePiece", bound=AbstractPiece)
 def number_of_jobs(jobs: int | None) -> int:
     """How many pieces to compile and run at once: by default 6 on an accelerator, 1 on a CPU."""
     jobs = (1 if jax.default_backend() == "cpu" else 6) if jobs is None else jobs
-    check_count("jobs", jobs)
+    check_count("--jobs", jobs)
     return jobs
 
 

@@ -1,6 +1,7 @@
 """The one format of results: every experiment and benchmark writes the same rows."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..files import write_text
+from ..plot import COLOURS as COLOUR_ORDER
 
 TITLES = {
     "sgld": "SGLD",
@@ -21,6 +23,11 @@ TITLES = {
     "point": "Point estimate",
 }
 """The methods' names in tables and legends."""
+COLOURS = {
+    TITLES[method]: COLOUR_ORDER[place]
+    for place, method in enumerate(("vanilla", "svn", "average", "mixture", "sgld", "psgld", "ensemble"))
+} | {TITLES["point"]: COLOUR_ORDER[-1]}
+"""A colour for every method, the same in all figures; no figure has both ensembles and point estimates."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,9 @@ def read_results(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
 
 
 def aligned(markdown: str) -> str:
-    """A Markdown table as columns of text, for a terminal."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
+    """A Markdown table as columns of text, for a terminal; what is bold has a star before it."""
+    plain = re.sub(r"\*\*(.*?)\*\*", r"*\1", markdown)
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in plain.splitlines()]
     del lines[1]  # the rule below the head
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from .. import plot
 from .paper import TABLE_2
-from .results import TITLES
+from .results import COLOURS, TITLES
 from .sentence_study import METHODS
 from .sentence_table import METRICS, Rows, row_of
 
@@ -39,7 +39,7 @@ def _dots(finished: Rows) -> Figure:
         for axes, name in zip(panels, names, strict=True):
             for (_, method, readout), height in zip(rows, heights, strict=True):
                 row = row_of(finished, name, method, metric, readout)
-                colour = plot.COLOURS[METHODS.index(method)]
+                colour = COLOURS[TITLES[method]]
                 face = colour if readout is None else "white"
                 axes.errorbar(
                     row.mean, height, xerr=row.stderr, fmt="o", color=colour, markerfacecolor=face, markersize=3.5,

@@ -92,10 +92,12 @@ def tables(finished: Rows, names: Sequence[str], methods: Sequence[str]) -> dict
         rows = {
             name: [row_of(finished, name, method, metric, readout) for _, method, readout in labelled] for name in names
         }
-        best = {name: min(sign * row.mean for row in own) for name, own in rows.items()}
+        # As printed: where several are level all of them are bold.
+        best = {name: f"{sign * min(sign * row.mean for row in own):.{digits}f}" for name, own in rows.items()}
         for place, (label, _, readout) in enumerate(labelled):
             cells = [
-                _cell(rows[name][place], digits, best[name] == sign * rows[name][place].mean, readout) for name in names
+                _cell(rows[name][place], digits, best[name] == f"{rows[name][place].mean:.{digits}f}", readout)
+                for name in names
             ]
             lines.append(f"| {label} | " + " | ".join(cells) + " |")
         found[metric] = "\n".join(lines)

@@ -64,7 +64,7 @@ def reproduce(
         settings: a file from `search`; the recorded settings by default.
         progress: told what was finished.
     """
-    check_count("seeds", num_seeds)
+    check_count("--seeds", num_seeds)
     chosen = _settings_for(names, settings)
     prepare_directory(directory)
     seeds = range(min(num_seeds, _QUICK_SEEDS) if quick else num_seeds)

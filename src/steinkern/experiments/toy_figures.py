@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import plot
+from .results import COLOURS
 from .toy_results import Run
 from .toy_study import METHODS, TITLES
 
@@ -59,6 +60,7 @@ def mmd_curves(runs: Sequence[Run]) -> "matplotlib.figure.Figure":
         levels={run.target.title: plot.Level(float(run.exact.mean())) for run in runs},
         level_label="50 exact draws",
         marks={run.target.title: _reported(run) for run in runs},
+        colours=COLOURS,
     )
 
 

@@ -49,7 +49,7 @@ def table(finished: Rows, names: Sequence[str], methods: Sequence[str], metric: 
         if not own:
             lines.append(f"| {name} |" + " not run: data absent |" * len(methods))
             continue
-        best = min(own.values(), key=lambda row: sign * row.mean).mean
+        best = _printed(min(own.values(), key=lambda row: sign * row.mean))  # level as printed: all of them are bold
         lines.append(f"| {name} | " + " | ".join(_cell(own[method], best) for method in methods) + " |")
     return "\n".join(lines)
 
@@ -59,10 +59,17 @@ def _rows_of(finished: Rows, name: str, metric: str) -> dict[str, Row]:
     return {m: Row.over(done.last(metric), name, m, metric) for (case, m), done in finished.items() if case == name}
 
 
-def _cell(row: Row, best: float) -> str:
-    digits = _DIGITS.get(row.case, 3) if row.metric == "rmse" else 3
-    text = f"{row.mean:.{digits}f} ± {row.stderr:.{digits}f}"
-    text = f"**{text}**" if row.mean == best else text
+def _printed(row: Row) -> str:
+    return f"{row.mean:.{_digits(row)}f}"
+
+
+def _digits(row: Row) -> int:
+    return _DIGITS.get(row.case, 3) if row.metric == "rmse" else 3
+
+
+def _cell(row: Row, best: str) -> str:
+    text = f"{_printed(row)} ± {row.stderr:.{_digits(row)}f}"
+    text = f"**{text}**" if _printed(row) == best else text
     printed = TABLE_1[row.metric].get(row.case, {}).get(row.method)
     return text if printed is None else f"{text} ({printed.mean:.3f})"
 

@@ -20,6 +20,8 @@ MOST_FRAMES = 60
 _MOST_MEASURED = 20  # iterations at which the discrepancy is computed
 _MOST_PAIRED = 500  # particles whose pairs it is computed from
 
+UNCONSTRAINED = "unconstrained "
+"""Before the name of a site whose own coordinates are not known."""
 RECORD_PARTICLES = "Give `record_particles=True` to `fit` (and `record_every=k` for every k-th step) to have them kept."
 
 
@@ -65,6 +67,11 @@ class Record:
     observed: Mapping[str, Any] = field(default_factory=dict)
     predictive: Mapping[str, Any] = field(default_factory=dict)
     coordinates_note: str = ""
+
+    def own_name(self, name: str) -> str:
+        """What is asked for by a site's name, as it is called here: perhaps its unconstrained coordinates alone."""
+        site = name.partition("[")[0]
+        return name if site in self.drawn or UNCONSTRAINED + site not in self.drawn else UNCONSTRAINED + name
 
 
 def chosen_lines(number: int, most: int = MOST_FRAMES) -> np.ndarray:

@@ -14,13 +14,13 @@ from .._types import Batch, PyTree
 from ..checkpoint import Saved, newest
 from ..target import AbstractTarget
 from .facts import is_real, target_name
-from .record import RECORD_PARTICLES, Frames, Record, Trace, by_name, chosen_lines, discrepancy
+from .record import RECORD_PARTICLES, UNCONSTRAINED, Frames, Record, Trace, by_name, chosen_lines, discrepancy
 
 _NO_TARGET = (
     "A checkpoint holds no target, so the discrepancy is not known here: give `--target FILE.py:NAME`, or call "
     "`result.report(directory)` where the run is."
 )
-_UNCONSTRAINED = (
+_COORDINATES = (
     "These are the unconstrained coordinates in which the sampler works: a checkpoint does not hold the constraints. "
     "`--target FILE.py:NAME`, or `result.report(directory)` where the run is, gives the sites in their own."
 )
@@ -120,19 +120,21 @@ def _layout(saved: Saved) -> tuple[list[str], list[list[int]], Any]:
 
 
 def _by_layout(saved: Saved, points: np.ndarray, batch_axes: int = 1) -> dict[str, np.ndarray]:
-    """The columns of unconstrained points by the names of the leaves that they belong to."""
-    names, shapes, _ = _layout(saved)
+    """The columns of unconstrained points by the names of the leaves that they belong to, and what they are."""
+    names, shapes, supports = _layout(saved)
+    real = [supports is not None and is_real(supports[place]) for place in range(len(names))]
+    names = [("" if own else UNCONSTRAINED) + (name or "x") for name, own in zip(names, real, strict=True)]
     sizes = [int(np.prod(shape)) for shape in shapes]
     pieces = np.split(points, np.cumsum(sizes)[:-1], axis=-1)
     return {
-        name or "x": piece.reshape(*points.shape[:batch_axes], *shape)
+        name: piece.reshape(*points.shape[:batch_axes], *shape)
         for name, piece, shape in zip(names, pieces, shapes, strict=True)
     }
 
 
 def _coordinates_note(saved: Saved) -> str:
     supports = _layout(saved)[2]
-    return "" if supports is not None and all(map(is_real, supports)) else _UNCONSTRAINED
+    return "" if supports is not None and all(map(is_real, supports)) else _COORDINATES
 
 
 def _versions(saved: Saved) -> dict[str, str]:

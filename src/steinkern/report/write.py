@@ -25,14 +25,19 @@ _FILTERED = 12  # rows of a table from which on a filter helps
 
 
 def write_report(
-    record: Record, directory: str | os.PathLike[str], *, coordinates: Sequence[str] | None = None
+    record: Record,
+    directory: str | os.PathLike[str],
+    *,
+    coordinates: Sequence[str] | None = None,
+    name: str = "index.html",
 ) -> Path:
-    """Write `index.html` into a directory, made where it does not exist; it needs no network and no other file.
+    """Write a page into a directory, made where it does not exist; it needs no network and no other file.
 
     Args:
         record: the run.
         directory: where to.
         coordinates: whose particles to draw: names of coordinates, or of sites for all of theirs.
+        name: of the page.
     """
     if not isinstance(directory, str | os.PathLike):
         raise ValueError(f"`directory` must be a directory, got {directory!r}.")
@@ -46,13 +51,10 @@ def write_report(
         __package__,
         "report.html",
         title=page.text(record.title),
-        subtitle=page.text(
-            f"{record.num_particles:,} particles, {record.num_steps:,} steps · steinkern "
-            f"{record.versions.get('steinkern', '')} · {record.versions.get('date', '')}"
-        ),
+        subtitle=page.text(" · ".join(_subtitle(record))),
         tone=_TONES.get(record.status, "warn"),
         status=page.text(record.status),
-        message=page.text(_sentence(record.message)),
+        message=page.prose(_sentence(record.message)),
         advice=_advice(record, lost),
         facts="".join(f"<dt>{page.text(label)}</dt><dd>{page.text(words)}</dd>" for label, words in facts(record)),
         settings=page.text(json.dumps(dict(record.settings), indent=1, default=str)),
@@ -76,9 +78,20 @@ def write_report(
         report_style=page.own_text(__package__, "report.css"),
         report_script=page.own_text(__package__, "report.js"),
     )
-    path = Path(directory) / "index.html"
+    path = Path(directory) / name
     write_text(path, html)
     return path
+
+
+def _subtitle(record: Record) -> list[str]:
+    """How much was run, by what and when, as far as it is known."""
+    version = record.versions.get("steinkern")
+    parts = [
+        f"{record.num_particles:,} particles, {record.num_steps:,} steps",
+        f"steinkern {version}" if version else "",
+        record.versions.get("date", ""),
+    ]
+    return [part for part in parts if part]
 
 
 def _sentence(words: str) -> str:
@@ -87,7 +100,7 @@ def _sentence(words: str) -> str:
 
 def _paragraph(*sentences: str) -> str:
     words = " ".join(sentence for sentence in sentences if sentence)
-    return f'<p class="quiet">{page.text(words)}</p>' if words else ""
+    return f'<p class="quiet">{page.prose(words)}</p>' if words else ""
 
 
 def _advice(record: Record, lost: int) -> str:
@@ -96,7 +109,7 @@ def _advice(record: Record, lost: int) -> str:
         said.append(
             f"{lost:,} numbers of the particles are NaN or infinite; the table and the pictures leave them out."
         )
-    return "<ul>" + "".join(f"<li>{page.text(_sentence(line))}</li>" for line in said) + "</ul>" if said else ""
+    return "<ul>" + "".join(f"<li>{page.prose(_sentence(line))}</li>" for line in said) + "</ul>" if said else ""
 
 
 def _trace(record: Record, name: str) -> str:
@@ -108,7 +121,7 @@ def _trace(record: Record, name: str) -> str:
     note = trace.note or ("" if chart else "Nothing was recorded.")
     body = chart or '<div class="absent" aria-hidden="true">–</div>'
     said = " ".join([meaning, note]).strip()
-    return f"<figure><h3>{page.text(_sentence(name))}</h3>{body}<figcaption>{page.text(said)}</figcaption></figure>"
+    return f"<figure><h3>{page.text(_sentence(name))}</h3>{body}<figcaption>{page.prose(said)}</figcaption></figure>"
 
 
 def _checks(record: Record) -> str:

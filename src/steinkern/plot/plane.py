@@ -1,8 +1,4 @@
-"""Figures: densities on the plane with particles on top, grids of them, and curves of a measure along a run.
-
-Matplotlib is imported inside the functions (`pip install "steinkern[plot]"`), and its global state is never touched:
-every function returns a `Figure` of its own that needs no display.
-"""
+"""Densities on the plane with particles on top, alone and in grids."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -14,53 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import check_count
+from .._types import check_count
+from .style import INK, QUIET, STYLE, load, new_figure
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
-COLOURS = ("#000000", "#0072B2", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#E69F00")
-"""Told apart by colour-blind readers too (Okabe and Ito), in the order of use."""
-
 _PARTICLE = "#D55E00"
 _SHADES = ("#E4ECF5", "#C8D8E9", "#A3BEDA", "#7BA1C7")  # light to dark: particles stay the loudest thing in a figure
 _MASSES = (0.99, 0.9, 0.7, 0.4)
-_INK, _QUIET = "#262626", "#6B6B6B"
-STYLE = {
-    "font.size": 8.0,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 8.5,
-    "axes.edgecolor": "#B5B5B5",
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.6,
-    "axes.titlecolor": _INK,
-    "xtick.color": "#B5B5B5",
-    "ytick.color": "#B5B5B5",
-    "xtick.labelcolor": _QUIET,
-    "ytick.labelcolor": _QUIET,
-    "xtick.labelsize": 7.0,
-    "ytick.labelsize": 7.0,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "legend.frameon": False,
-    "text.color": _INK,
-}
-"""Matplotlib settings that all figures share, for `matplotlib.rc_context`."""
 
 Box = tuple[float, float, float, float]
 Particles = Float[Array, "n 2"] | Float[np.ndarray, "n 2"]
-
-
-class Curve(NamedTuple):
-    """A measure along a run: its value at every x, and a band around it where there is one."""
-
-    x: np.ndarray
-    middle: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
 
 
 class Panels(NamedTuple):
@@ -70,19 +32,6 @@ class Panels(NamedTuple):
     window: Box
     label: str
     particles: Sequence[Particles]
-
-
-class Level(NamedTuple):
-    """A value to compare curves with, drawn across the panel, with a band around it where there is one."""
-
-    middle: float
-    low: float | None = None
-    high: float | None = None
-
-
-def check_available() -> None:
-    """Raise an `ImportError` that says what to install, unless matplotlib can be imported."""
-    _matplotlib()
 
 
 def density(
@@ -103,10 +52,10 @@ def density(
         title: above the panel.
         resolution: of the grid on which the density is evaluated, along each axis.
     """
-    matplotlib = _matplotlib()
+    matplotlib = load()
     with matplotlib.rc_context(STYLE):
         width = 3.2
-        figure = _figure((width, width * _aspect(window) + (0.3 if title else 0.0)))
+        figure = new_figure((width, width * _aspect(window) + (0.3 if title else 0.0)))
         axes = figure.add_subplot()
         _draw_panel(axes, _shades(log_density, window, resolution), particles)
         if title:
@@ -157,90 +106,6 @@ def target_rows(
     return _grid(rows, columns, None, title, resolution)
 
 
-def curves(
-    panels: Mapping[str, Mapping[str, Curve]],
-    *,
-    xlabel: str,
-    ylabel: str,
-    levels: Mapping[str, Level] | None = None,
-    level_label: str | None = None,
-    marks: Mapping[str, float | int] | None = None,
-    mark_label: str | None = None,
-    log_x: bool = True,
-    limits: Mapping[str, tuple[float, float]] | None = None,
-) -> "matplotlib.figure.Figure":
-    """Curves of a measure against the iteration, side by side, with one legend for all panels.
-
-    Args:
-        panels: by the panel's title, the curves by their label. A label has the same colour in every panel.
-        xlabel: below every panel.
-        ylabel: beside the first one.
-        levels: by the panel's title, a value to compare with.
-        level_label: what that value is, for the legend.
-        marks: by the panel's title, an x to point out.
-        mark_label: what that x is, for the legend.
-        log_x: a logarithmic x axis; points at x ≤ 0 are left out then.
-        limits: by the panel's title, the ends of its y axis; panels then have axes of their own, for measures that
-            are not the same.
-    """
-    if not panels:
-        raise ValueError("`panels` must hold at least one panel, got none.")
-    matplotlib = _matplotlib()
-    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
-    if len(labels) > len(COLOURS):
-        raise ValueError(f"`panels` must have at most {len(COLOURS)} labels, to be told apart, got {len(labels)}.")
-    colours = dict(zip(labels, COLOURS, strict=False))
-    with matplotlib.rc_context(STYLE):
-        figure = _figure((2.5 * len(panels) + 0.3, 2.75))
-        handles: dict[str, Any] = {}
-        row = figure.subplots(1, len(panels), sharey=limits is None, squeeze=False)[0]
-        for axes, (title, lines) in zip(row, panels.items(), strict=True):
-            axes.set_title(title)
-            axes.set_xlabel(xlabel)
-            if log_x:
-                axes.set_xscale("log")
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.grid(axis="y", color="#EBEBEB", linewidth=0.6)
-            axes.set_axisbelow(True)
-            for label, curve in lines.items():
-                handles[label] = _draw_curve(axes, curve, colours[label], log_x)
-            axes.margins(x=0)
-            if limits is not None and title in limits:
-                axes.set_ylim(*limits[title])
-            if marks is not None and title in marks:
-                handle = axes.axvline(marks[title], color="#B5B5B5", linewidth=0.8, zorder=0)
-                if mark_label is not None:
-                    handles[mark_label] = handle
-            if levels is not None and title in levels:
-                handle = _draw_level(axes, levels[title])
-                if level_label is not None:
-                    handles[level_label] = handle
-        row[0].set_ylabel(ylabel)
-        figure.legend(
-            list(handles.values()),
-            list(handles),
-            loc="outside upper center",
-            ncols=_legend_columns(list(handles), float(figure.get_size_inches()[0])),
-            handlelength=1.4,
-            columnspacing=1.2,
-        )
-    return figure
-
-
-def save(figure: "matplotlib.figure.Figure", path: str | Path, dots_per_inch: int = 130) -> Path:
-    """Write the figure in the format that the path's ending names, such as ".png" or ".svg"; give back the path.
-
-    The files hold no date and no version, so that the same figure gives the same bytes.
-    """
-    check_count("dots_per_inch", dots_per_inch)
-    path = Path(path)
-    matplotlib = _matplotlib()
-    unsigned = {"Date": None} if path.suffix == ".svg" else {"Software": None} if path.suffix == ".png" else {}
-    with matplotlib.rc_context({"svg.hashsalt": "steinkern", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=dots_per_inch, facecolor="white", metadata=unsigned)
-    return path
-
-
 def save_backdrop(
     log_density: Callable[[Array], Array],
     window: Box,
@@ -258,9 +123,9 @@ def save_backdrop(
         width: of the picture, in pixels; its height follows the window.
     """
     check_count("width", width, least=10)
-    matplotlib = _matplotlib()
+    matplotlib = load()
     with matplotlib.rc_context(STYLE):
-        figure = _figure((width / 100, width / 100 * _aspect(window)))
+        figure = new_figure((width / 100, width / 100 * _aspect(window)))
         figure.set_layout_engine("none")
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         _draw_panel(axes, _shades(log_density, window, resolution), None)
@@ -277,24 +142,6 @@ class _Shades(NamedTuple):
     second: np.ndarray
     height: np.ndarray
     levels: list[float]
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError('figures need matplotlib: pip install "steinkern[plot]"') from error
-    return matplotlib
-
-
-def _figure(size: tuple[float, float]) -> "matplotlib.figure.Figure":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.02))
-    FigureCanvasAgg(figure)  # draws without a display, and without pyplot's registry of figures
-    return figure
 
 
 def _aspect(window: Box) -> float:
@@ -334,7 +181,7 @@ def _draw_panel(axes: "matplotlib.axes.Axes", shades: _Shades, particles: Partic
         axes.scatter(x, y, s=9, color=_PARTICLE, edgecolors="white", linewidths=0.35, zorder=3)
         outside = int(np.sum(~((x >= left) & (x <= right) & (y >= bottom) & (y <= top))))
         if outside:
-            _write(axes, f"{outside} outside", 0.97, 0.03, _QUIET, ha="right", va="bottom")
+            _write(axes, f"{outside} outside", 0.97, 0.03, QUIET, ha="right", va="bottom")
     axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(_even_numbers())
@@ -353,29 +200,6 @@ def _even_numbers() -> Any:
     return MultipleLocator(2)
 
 
-def _draw_curve(axes: "matplotlib.axes.Axes", curve: Curve, colour: str, positive_only: bool) -> Any:
-    x = np.asarray(curve.x, np.float64)
-    kept = x > 0 if positive_only else np.isfinite(x)
-    if curve.low is not None and curve.high is not None:
-        low, high = np.asarray(curve.low)[kept], np.asarray(curve.high)[kept]
-        axes.fill_between(x[kept], low, high, color=colour, alpha=0.18, linewidth=0)
-    (line,) = axes.plot(x[kept], np.asarray(curve.middle)[kept], color=colour, linewidth=1.2)
-    return line
-
-
-def _legend_columns(labels: Sequence[str], width: float) -> int:
-    """As few rows as fit into `width` inches, evenly filled."""
-    needed = sum(0.45 + 0.067 * len(label) for label in labels)
-    rows = max(1, int(np.ceil(needed / width)))
-    return int(np.ceil(len(labels) / rows))
-
-
-def _draw_level(axes: "matplotlib.axes.Axes", level: Level) -> Any:
-    if level.low is not None and level.high is not None:
-        axes.axhspan(level.low, level.high, color="#9A9A9A", alpha=0.15, linewidth=0, zorder=0)
-    return axes.axhline(level.middle, color=_QUIET, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
-
-
 def _grid(
     rows: Sequence[Panels],
     columns: Sequence[str],
@@ -384,14 +208,14 @@ def _grid(
     resolution: int,
 ) -> "matplotlib.figure.Figure":
     _check_grid(rows, columns, notes)
-    matplotlib = _matplotlib()
+    matplotlib = load()
     side = 1.55  # inches
     heights = [_aspect(row.window) for row in rows]
     same = len({tuple(row.window) for row in rows}) == 1  # then the numbers below the last row speak for all
     shades: dict[Any, _Shades] = {}
     with matplotlib.rc_context(STYLE):
         extra = (0.25 if title else 0.0) + (0.4 if same else 0.25 + 0.17 * len(rows))
-        figure = _figure((side * len(columns) + 0.6, 0.95 * side * sum(heights) + extra))
+        figure = new_figure((side * len(columns) + 0.6, 0.95 * side * sum(heights) + extra))
         grid = figure.subplots(len(rows), len(columns), squeeze=False, height_ratios=heights)
         for i, row in enumerate(rows):
             drawn = (row.log_density, tuple(row.window))
@@ -401,7 +225,7 @@ def _grid(
                 _draw_panel(grid[i, j], shades[drawn], particles)
                 grid[i, j].tick_params(labelleft=j == 0, labelbottom=i == len(rows) - 1 or not same)
                 if notes is not None:
-                    _write(grid[i, j], notes[i][j], 0.03, 0.97, _INK, va="top")
+                    _write(grid[i, j], notes[i][j], 0.03, 0.97, INK, va="top")
             grid[i, 0].set_ylabel(row.label)
         for axes, heading in zip(grid[0], columns, strict=True):
             axes.set_title(heading)

@@ -1,0 +1,91 @@
+"""`run.json`: what `steinkern sample` was asked for and how it ended, for `--resume` and for `steinkern report`."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .files import write_text
+from .result import Result
+
+NAME = "run.json"
+TARGET = "FILE.py:NAME"
+"""What was sampled, among the options."""
+_END = ("step", "status", "message", "warnings")
+IN_OWN_WORDS = {
+    "lower the learning rate, or use an adaptive step rule": "lower the learning rate",
+    "raise `num_steps` or the learning rate, or use a kernel with a metric (`matrix_svgd`)": (
+        "raise `--steps`, or take another `--method`"
+    ),
+    "lower the learning rate": (
+        "the command sets it itself, so take `--method vanilla`, whose steps adapt, or call `fit` from Python"
+    ),
+    "More particles, a kernel with a metric (`matrix_svgd`), heavier tails (`IMQ()`) or a `Graphical` kernel help": (
+        "More `--particles` or another `--method` help"
+    ),
+    "Let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`), lower it, or "
+    "raise `num_steps` or `batch_size`": "Raise `--steps`",
+    "raise `damping`, or use a repaired Hessian": "take `--method vanilla`, which needs none",
+    "float32 is too coarse for the target, or its numbers overflow: enable x64, or": "its numbers overflow:",
+    "Give this result to `fit` to go on from it": "The same command with `--resume` goes on from it",
+    "`support=`": "`SUPPORT`",
+    "or use `gradient_free_svgd`": "or use `gradient_free_svgd` from Python",
+}
+"""Advice that is given to callers of `fit`, and what it is to those of the command, in the order of the looking."""
+
+
+def write(directory: Path, options: Mapping[str, Any], result: Result | None = None) -> None:
+    """Write the options of a run, before its first step; and once it has ended, its end beside them."""
+    end = None
+    if result is not None:
+        own = (result.num_steps, result.status.value, result.message, list(result.warnings))
+        end = dict(zip(_END, own, strict=True))
+    write_text(directory / NAME, json.dumps({"options": dict(options), "end": end}, indent=1) + "\n")
+
+
+def read(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options and the end of the run in a directory; empty where they are not known."""
+    try:
+        content = json.loads((directory / NAME).read_text(encoding="utf-8"))
+        options, end = dict(content["options"]), dict(content["end"] or {})
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is not what `write` wrote
+        return {}, {}
+    whole = TARGET in options and (not end or set(_END) <= set(end))
+    return (options, end) if whole else ({}, {})
+
+
+def check_same(directory: Path, options: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run whose options were others, each named with what it was."""
+    before, _ = read(directory)
+    differing = list(_differences(before, options))
+    if differing:
+        was = " and ".join(_said(name, before[name]) for name in differing)
+        now = " and ".join(_said(name, options[name]) for name in differing)
+        raise ValueError(
+            f"`--resume` goes on with the run in {directory}, which had {was}; this command has {now}. Give it what "
+            "that run had, or --restart to begin anew in its place, or another --out."
+        )
+
+
+def in_own_words(text: str) -> str:
+    """What `fit` says of a run, with the command's options in place of its own."""
+    for said, meant in IN_OWN_WORDS.items():
+        text = text.replace(said, meant)
+    return text
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in now.items():
+        if name not in before:
+            continue
+        same = before[name] == value
+        if name == TARGET:  # the same file may be named from another directory; its code is compared elsewhere
+            same = str(before[name]).rpartition(":")[2] == str(value).rpartition(":")[2]
+        if not same:
+            yield name
+
+
+def _said(name: str, value: Any) -> str:
+    if not name.startswith("--"):
+        return str(value)
+    return f"no {name}" if value is None else f"{name} {value}"

@@ -1,0 +1,20 @@
+"""Figures: densities on the plane with particles on top, grids of them, and curves of a measure along a run.
+
+Matplotlib is imported inside the functions (`pip install 'steinkern[plot]'`), and its global state is never touched:
+every function returns a `Figure` of its own that needs no display.
+"""
+
+from .lines import Curve as Curve
+from .lines import Level as Level
+from .lines import curves as curves
+from .plane import Box as Box
+from .plane import Panels as Panels
+from .plane import Particles as Particles
+from .plane import density as density
+from .plane import particle_grid as particle_grid
+from .plane import save_backdrop as save_backdrop
+from .plane import target_rows as target_rows
+from .style import COLOURS as COLOURS
+from .style import STYLE as STYLE
+from .style import check_available as check_available
+from .style import save as save
