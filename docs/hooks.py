@@ -21,7 +21,6 @@ BESIDE = [
     "results/*/*.png",
     "results/*/results.json",
     "results/*/search.json",
-    "benchmarks/step_time.json",
     "benchmarks/results/*.json",
 ]
 _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
