@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LOWEST ?= .venv-lowest
+BENCH ?= .venv-bench
 SOURCES := src tests benchmarks docs
 
 .PHONY: help setup demo test lint types contract tests test-browser test-lowest soak format
-.PHONY: bench bench-gpu wheel docs docs-serve clean
+.PHONY: bench-cpu bench-gpu bench-fits bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -14,7 +15,9 @@ help:
 	@echo "make test-browser  the tests of the pages in headless Chromium; without a browser they fail, where make test skips them"
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
-	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
+	@echo "make bench-cpu  step times beside a plain JAX step, BlackJAX, NumPyro, msvgd, PyMC and simpleSVGD; half an hour"
+	@echo "make bench-fits whole fits, first and second call, and where their time goes; DATA=DIRECTORY as in steinkern reproduce"
+	@echo "make bench-scaling  memory and agreement over virtual devices"
 	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
 	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
 	@echo "make wheel      build the wheel, install it in a clean environment, and time its import"
@@ -67,9 +70,24 @@ $(LOWEST)/installed: pyproject.toml
 	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/lowest.txt --editable ".[dev,experiments]"
 	@touch $@
 
-bench: setup
-	$(BIN)/python -m pip install --quiet --editable ".[bench]"
-	$(BIN)/python benchmarks/step_time.py
+# Other libraries go into an environment of their own; what cannot be had is left out, and the benchmark says so.
+bench-cpu: $(BENCH)/installed
+	$(BENCH)/bin/python benchmarks/cpu.py --json benchmarks/results/cpu.json
+
+$(BENCH)/installed: pyproject.toml
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --upgrade pip
+	$(BENCH)/bin/python -m pip install --quiet --editable ".[bench,experiments]"
+	-$(BENCH)/bin/python -m pip install --quiet msvgd
+	-$(BENCH)/bin/python -m pip install --quiet simpleSVGD
+	-$(BENCH)/bin/python -m pip install --quiet "pymc<6"
+	@touch $@
+
+bench-fits: setup
+	$(BIN)/python benchmarks/fits.py $(if $(DATA),--data $(DATA)) --json benchmarks/results/fits.json
+
+bench-scaling: setup
+	$(BIN)/python benchmarks/scaling.py --json benchmarks/results/scaling.json
 
 bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
@@ -88,4 +106,4 @@ format: setup
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(BENCH) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
