@@ -206,6 +206,14 @@ def _cell(found: dict[str, float] | None) -> str:
     return text + (f", {found['gigabytes']:.2f} GB" if "gigabytes" in found else "")
 
 
+def blas() -> str:
+    """What PyTensor multiplies matrices with: installed by pip it often has no BLAS, and is slow with many data."""
+    import pytensor
+
+    flags = pytensor.config.blas__ldflags
+    return f"linked with {flags}" if flags else "without a BLAS to link to"
+
+
 def settings(budget: Budget) -> dict[str, Any]:
     """What the numbers depend on."""
     modules = [module for module, _ in peers.PEERS.values() if installed(module)]
@@ -216,7 +224,8 @@ def settings(budget: Budget) -> dict[str, Any]:
         "load": round(os.getloadavg()[2], 2),
         "machine": platform.machine(),
         "device": jax.devices()[0].device_kind,
-        "dtype": "float32",
+        "dtype": "float32; PyMC and simpleSVGD compute in float64",
+        **({"pytensor": blas()} if installed("pytensor") else {}),
         "mean": "the best round; of ratios, over the yardstick's best round",
         "stderr": "of single rounds; of ratios, of the ratios of single rounds",
         **budget._asdict(),

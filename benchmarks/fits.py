@@ -7,9 +7,10 @@ by mixture with KFAC (10 particles, 4500 steps), with the studies' own samplers.
 numbers of the same shape stand for them, and the settings say so.
 
 For the shares every part is compiled alone, in a loop of as many turns as the fit takes of it (curvature every few
-steps, factors more rarely). "other" is what is left of a second call: drawing the batch, the step rule, the judgement of
-a step, the history, and the host. A part alone may take longer than fused into a step, so "other" may be small or, within the
-noise, negative. On a busy machine the threads of a BLAS that spin while they wait make factorisation look dear.
+steps, factors more rarely). "other" is what is left of a second call: drawing the batch, the step rule, the judgement
+of a step, the history, and the host. A part alone may take longer than fused into a step, so "other" may be small or,
+within the noise, negative. On a busy machine the threads of a BLAS that spin while they wait make factorisation look
+dear.
 """
 
 import argparse

@@ -43,9 +43,9 @@ def warm_clock(run: Run, budget: Budget) -> float:
     return seconds if seconds > budget.step_seconds / 16 else min(seconds, clock(run), clock(run))
 
 
-def calibrated(prepare: Prepare, budget: Budget) -> tuple[Run, int, int]:
-    """A warm run of as many steps as fill a round, that number, and how many rounds it gets."""
-    steps, run = 1, prepare(1)
+def calibrated(prepare: Prepare, budget: Budget, least: int = 1) -> tuple[Run, int, int]:
+    """A warm run of as many steps as fill a round, `least` or more, that number, and how many rounds it gets."""
+    steps, run = least, prepare(least)
     while (seconds := warm_clock(run, budget)) < budget.round_seconds / 2 and steps < budget.most_steps:
         steps = int(min(steps * min(budget.round_seconds / seconds, 16) + 1, budget.most_steps))
         run = prepare(steps)
@@ -54,8 +54,12 @@ def calibrated(prepare: Prepare, budget: Budget) -> tuple[Run, int, int]:
 
 def measured(prepared: dict[str, Prepare], budget: Budget) -> dict[str, Timing]:
     """The times of contenders that take turns, each round from another one on."""
-    longer = budget._replace(round_seconds=10 * budget.round_seconds)  # `fit` is a whole call: many steps share it
-    ready = {name: calibrated(make, longer if name == "fit" else budget) for name, make in prepared.items()}
+    # `fit` is a whole call, with looks at the target before and after: many steps share them.
+    longer = budget._replace(round_seconds=10 * budget.round_seconds)
+    ready = {
+        name: calibrated(make, longer, least=50) if name == "fit" else calibrated(make, budget)
+        for name, make in prepared.items()
+    }
     seconds: dict[str, list[float]] = {name: [] for name in ready}
     for number in range(budget.rounds):
         first = number % len(ready)
