@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 LOWEST ?= .venv-lowest
 PYMC ?= .venv-pymc
+BENCH ?= .venv-bench
 SOURCES := src tests benchmarks docs
 
 .PHONY: help setup demo test lint types contract tests test-browser test-lowest test-pymc soak format
-.PHONY: bench bench-gpu bench-posteriors wheel docs docs-serve clean
+.PHONY: bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -16,7 +17,9 @@ help:
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make test-pymc  the tests of PyMC models and their page of the docs, in an environment of their own with PyMC"
-	@echo "make bench      step times beside a plain JAX step and, where installed, BlackJAX and NumPyro"
+	@echo "make bench-cpu  step times beside a plain JAX step, BlackJAX, NumPyro, msvgd, PyMC and simpleSVGD; half an hour"
+	@echo "make bench-fits whole fits, first and second call, and where their time goes; DATA=DIRECTORY as in steinkern reproduce"
+	@echo "make bench-scaling  memory and agreement over virtual devices"
 	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
 	@echo "make bench-posteriors  everyday posteriors, nothing tuned: sample beside SVGD, Laplace, Pathfinder and NUTS"
 	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
@@ -79,9 +82,24 @@ $(PYMC)/installed: pyproject.toml
 	$(PYMC)/bin/python -m pip install --quiet --editable ".[dev,pymc]"
 	@touch $@
 
-bench: setup
-	$(BIN)/python -m pip install --quiet --editable ".[bench]"
-	$(BIN)/python benchmarks/step_time.py
+# Other libraries go into an environment of their own; what cannot be had is left out, and the benchmark says so.
+bench-cpu: $(BENCH)/installed
+	$(BENCH)/bin/python benchmarks/cpu.py --json benchmarks/results/cpu.json
+
+$(BENCH)/installed: pyproject.toml
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --upgrade pip
+	$(BENCH)/bin/python -m pip install --quiet --editable ".[bench,experiments]"
+	-$(BENCH)/bin/python -m pip install --quiet msvgd
+	-$(BENCH)/bin/python -m pip install --quiet simpleSVGD
+	-$(BENCH)/bin/python -m pip install --quiet "pymc<6"
+	@touch $@
+
+bench-fits: setup
+	$(BIN)/python benchmarks/fits.py $(if $(DATA),--data $(DATA)) --json benchmarks/results/fits.json
+
+bench-scaling: setup
+	$(BIN)/python benchmarks/scaling.py --json benchmarks/results/scaling.json
 
 bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
@@ -103,4 +121,4 @@ format: setup
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(PYMC) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(PYMC) $(BENCH) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,4 +1,4 @@
-"""Who runs in `step_time`: our samplers, hand-written steps, and other libraries. Each makes steps ready to run."""
+"""What runs in `cpu` besides other libraries (see `peers`): our samplers and hand-written steps, ready to be timed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -19,10 +19,14 @@ Prepare = Callable[[int], Run]  # from a number of steps to a compiled call that
 
 
 class Problem(NamedTuple):
-    """What the particles are moved towards, and from where."""
+    """What the particles are moved towards, and from where; for some libraries in words of their own."""
 
     log_density: Callable[[jax.Array], jax.Array]
     points: jax.Array
+    scores: Callable[[np.ndarray], np.ndarray] | None = None
+    """Of all particles, in NumPy."""
+    symbolic: Callable[[Any, Any], Any] | None = None
+    """The log density of `x` in PyTensor, from the module `pytensor.tensor` and `x`."""
 
 
 def gaussian(n: int, d: int) -> Problem:
@@ -30,7 +34,34 @@ def gaussian(n: int, d: int) -> Problem:
     rotation_key, points_key = jr.split(jr.key(0))
     rotation, _ = jnp.linalg.qr(jr.normal(rotation_key, (d, d)))
     precision = (rotation * jnp.logspace(-1, 1, d)) @ rotation.T
-    return Problem(lambda x: -0.5 * x @ precision @ x, jr.normal(points_key, (n, d)))
+    matrix = np.asarray(precision)
+    return Problem(
+        lambda x: -0.5 * x @ precision @ x,
+        jr.normal(points_key, (n, d)),
+        lambda points: -points @ matrix,
+        lambda pt, x: -0.5 * pt.sum(x * pt.dot(pt.as_tensor_variable(matrix), x)),
+    )
+
+
+def logistic(n: int, d: int = 54, rows: int = 10_000) -> Problem:
+    """Logistic regression on synthetic rows, all of them at every step, with a standard normal prior."""
+    features_key, labels_key, truth_key, points_key = jr.split(jr.key(2), 4)
+    features = jr.normal(features_key, (rows, d))
+    labels = jr.bernoulli(labels_key, jax.nn.sigmoid(features @ jr.normal(truth_key, (d,)))).astype(features.dtype)
+    x, y = np.asarray(features), np.asarray(labels)
+
+    def log_density(w: jax.Array) -> jax.Array:
+        logits = features @ w
+        return jnp.sum(labels * logits - jax.nn.softplus(logits)) - 0.5 * w @ w
+
+    def scores(points: np.ndarray) -> np.ndarray:
+        return (y[None, :] - 1 / (1 + np.exp(-points @ x.T))) @ x - points
+
+    def symbolic(pt: Any, w: Any) -> Any:
+        logits = pt.dot(pt.as_tensor_variable(x), w)
+        return pt.sum(y * logits - pt.softplus(logits)) - 0.5 * pt.sum(w**2)
+
+    return Problem(log_density, 0.1 * jr.normal(points_key, (n, d)), scores, symbolic)
 
 
 def banana(n: int) -> Problem:
@@ -61,6 +92,17 @@ def own_step(problem: Problem, sampler: sk.AbstractSampler) -> tuple[Step, Any]:
 def steinkern(problem: Problem) -> Prepare:
     """Vanilla SVGD: RBF, the median bandwidth at every step, Adagrad."""
     return scanned(*own_step(problem, sk.svgd(optimiser=LEARNING_RATE)))
+
+
+def steinkern_average(problem: Problem) -> Prepare:
+    """Matrix-SVGD (average), a whole step: the Hessian at every particle, its mean, the factors, the velocity."""
+    return scanned(*own_step(problem, sk.matrix_svgd("average", sk.Hessian(), optimiser=LEARNING_RATE)))
+
+
+def steinkern_metric(problem: Problem) -> Prepare:
+    """The same kernel in a dense metric that stays: what the average kernel costs beyond its curvature."""
+    metric = sk.Dense(jnp.cov(problem.points.T)).factorise(1e-6)
+    return scanned(*own_step(problem, sk.svgd(sk.Preconditioned(sk.RBF(), metric), optimiser=LEARNING_RATE)))
 
 
 def steinkern_fit(problem: Problem) -> Prepare:
@@ -98,30 +140,6 @@ def gram_svgd(problem: Problem, bandwidth: Callable[[jax.Array], jax.Array]) -> 
         return ascend(optimiser, velocity, points, memory), None
 
     return scanned(step, (problem.points, optimiser.init(problem.points)))
-
-
-def blackjax(problem: Problem) -> Prepare:
-    """BlackJAX's SVGD; its own median heuristic."""
-    import blackjax as bj
-
-    algorithm = bj.svgd(jax.grad(problem.log_density), adagrad())
-    start = algorithm.init(problem.points, {"length_scale": jnp.ones(())})
-    return scanned(lambda state: (algorithm.step(state), None), start)
-
-
-def numpyro(problem: Problem) -> Prepare:
-    """NumPyro's SVGD; its own median bandwidth and initial particles."""
-    import numpyro as npy
-    from numpyro.contrib.einstein import SVGD, RBFKernel
-
-    n, d = problem.points.shape
-    flat = npy.distributions.Normal(jnp.zeros(d), 1.0).to_event(1).mask(False)
-
-    def model() -> None:
-        npy.factor("log_density", problem.log_density(npy.sample("x", flat)))
-
-    algorithm = SVGD(model, npy.optim.Adagrad(LEARNING_RATE), RBFKernel(), num_stein_particles=n)
-    return scanned(algorithm.update, algorithm.init(jr.key(0)))
 
 
 def steinkern_mixture(problem: Problem) -> Prepare:

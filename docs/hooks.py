@@ -21,7 +21,6 @@ BESIDE = [
     "results/*/*.png",
     "results/*/results.json",
     "results/*/search.json",
-    "benchmarks/step_time.json",
     "benchmarks/results/*.json",
 ]
 _WORKER, _FETCHED = "javascripts/worker.js", "https://unpkg.com/iframe-worker/shim"

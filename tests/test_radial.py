@@ -11,7 +11,7 @@ import pytest
 import steinkern as sk
 from steinkern import radial
 from steinkern.particles import Scored
-from steinkern.radial import gpu, radial_divergence, radial_velocity
+from steinkern.radial import gpu, radial_divergence, radial_velocity, tiled
 from steinkern.radial.sums import Sums, velocity_sums
 from steinkern.radial.tiled import over_tiles
 
@@ -174,6 +174,23 @@ def test_memory_of_tiles_grows_with_the_points_alone():
         return compiled.compile().memory_analysis().temp_size_in_bytes
 
     assert temporary(2**17) < 2**17 * 2 * 4 * 20 + 2**26  # a few copies of the points, and a tile; dense needs 64 GiB
+
+
+def test_auto_goes_in_tiles_on_a_cpu_before_its_distances_leave_the_caches():
+    def needed(n, backend):
+        points, weights = jax.ShapeDtypeStruct((n, 2), jnp.float32), jax.ShapeDtypeStruct((n,), jnp.float32)
+        run = jax.jit(lambda x, w: radial_velocity(sk.RBF(1.0), x, Scored(x, x, w), backend=backend))
+        return run.lower(points, weights).compile().memory_analysis().temp_size_in_bytes
+
+    assert radial.CACHED_PAIRS < 2050**2
+    assert needed(2050, "auto") == needed(2050, "tiled") < needed(2050, "dense")
+
+
+def test_tiles_of_any_number_of_particles_are_nearly_full():
+    for number in (1, 1500, 2048, 2049, 5000, 100_003):
+        size = tiled._even(number, 2048)
+        assert size <= 2048
+        assert -number % size < -(-number // 2048)  # fewer than one for each tile
 
 
 def test_auto_follows_its_rule(monkeypatch):

@@ -178,6 +178,10 @@ def test_messages_quoted_in_troubleshooting_are_those_of_the_library():
             assert piece.strip() in said, quote
 
 
+def test_the_table_of_devices_is_that_of_the_benchmark():
+    assert (ROOT / "benchmarks" / "results" / "scaling.md").read_text() in (ROOT / "docs" / "scale.md").read_text()
+
+
 def test_the_table_of_spreads_is_that_of_the_benchmark():
     _, _, rows = read_results(ROOT / "benchmarks" / "results" / "spread.json")
     page = (ROOT / "docs" / "choose.md").read_text()

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._types import Batch, Points, Scalar
+from .hosts import on_host
 from .matrix_kernel import AbstractMatrixKernel
 from .particles import Scored
 from .run import Run
@@ -59,7 +60,7 @@ def before(points: Points, log_densities: Array, scores: Array, look: Look) -> I
     """
     if points.dtype.itemsize < 4:  # too coarse for differences
         return
-    x, value, slope = (np.asarray(array, np.float64) for array in (points, log_densities, scores))
+    x, value, slope = (on_host(array).astype(np.float64) for array in (points, log_densities, scores))
     if not slope.any():
         if np.unique(value).size > 1:
             yield (
@@ -230,12 +231,13 @@ def _coarse(run: Run, batch: Batch) -> Iterator[str]:
     points = run.loop.state.points
     if points.dtype.itemsize != 4 or not run.sampler.differentiates:
         return
-    some = points[:_FEW]
+    whole = on_host(points)
+    some = jnp.asarray(whole[:_FEW])
     single = np.asarray(_scores(run.target_now, some, batch), np.float64)
     double = _double_scores(run.target_now, some, batch)
     if double is None:
         return
-    spread = float(np.sqrt(np.mean(np.var(np.asarray(points, np.float64), axis=0)))) or 1.0
+    spread = float(np.sqrt(np.mean(np.var(whole.astype(np.float64), axis=0)))) or 1.0
     error, size = (float(np.sqrt(np.mean(array**2))) for array in (single - double, double))
     if error > 0.1 * (size + 1 / spread):
         yield (

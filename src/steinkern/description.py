@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 
 from .digest import digest_of, methods_of
+from .hosts import on_host
 
 CODE = "its code"
 """The name under which a description holds the digest of a function's code; no name that a user can give."""
@@ -81,7 +82,7 @@ def as_numpy(leaf: Any) -> np.ndarray:
     """An array's numbers; of a PRNG key, those behind it."""
     if is_key(leaf):
         return np.asarray(jr.key_data(leaf))
-    return np.asarray(leaf)
+    return on_host(leaf)
 
 
 def is_key(leaf: Any) -> bool:

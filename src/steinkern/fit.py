@@ -33,7 +33,8 @@ from .arguments import (
     check_tempering,
 )
 from .caution import SteinWarning
-from .distributed import spread, within
+from .distributed import loss_of_a_process, several_processes, spread, within
+from .hosts import anywhere, on_host, speaks
 from .interrupt import interruptible
 from .loop import LONG_STEPS, LoopState, first_loop
 from .particles import check_particles
@@ -103,9 +104,11 @@ def fit(
             first particles were spread, is absurd and made shorter: a spike does not throw a particle out of sight.
             `None` lets every move be.
         progress: show a progress bar; by default where there is a terminal.
-        mesh: `device_mesh()` spreads the particles over all devices of the machine: scores and curvature are computed
-            where the particles are, and the sums of a velocity pass round a ring. The numbers are those of one device
-            but for rounding.
+        mesh: `device_mesh()` spreads the particles over all devices: scores and curvature are computed where the
+            particles are, and the sums of a velocity pass round a ring. The numbers are those of one device but for
+            rounding. After `steinkern.distributed.initialize()` the devices are those of all processes, which make
+            the same call with the same particles, key and data; each gets the whole result, process 0 writes the
+            checkpoints, and a callback sees arrays of which it holds a part.
         throw: raise `DivergedError` (which carries the result) where the run cannot go on for numbers that are not
             finite, instead of returning a result whose status says so.
 
@@ -130,11 +133,12 @@ def fit(
     record_particles, throw = as_switch("record_particles", record_particles), as_switch("throw", throw)
     progress = None if progress is None else as_switch("progress", progress)
     bound, points, first = _starting_point(as_target(target), particles)
-    if mesh is not None:
-        points = spread(points, mesh)
     as_count("num_steps and the steps before", first + num_steps)
     check_tempering(tempering, first, num_steps)
     data = as_data(data)
+    if mesh is not None:
+        points = spread(points, mesh, (key, data))
+    several = several_processes(mesh)
     bound.check_data(data, batch_size)
     sampler.check(points)
     example = bound.batch(data, batch_size)
@@ -156,7 +160,7 @@ def fit(
     keeper = None
     if checkpoint is not None:
         given = particles.loop if isinstance(particles, Result) else particles
-        keeper = Keeper(checkpoint, run, given, log_densities)
+        keeper = Keeper(checkpoint, run, given, log_densities, several)
         keeper.restore()
     if run.done > num_steps:
         raise ValueError(
@@ -167,31 +171,33 @@ def fit(
     # From one step on, whatever is recorded: how long a step takes is not known before, and Ctrl-C waits for a chunk.
     size, longest = 1, record_every if callback else run.longest_chunk
     ended, saved = "", run.done
-    disable = None if progress is None else not progress
+    disable = (None if progress is None else not progress) if speaks(several) else True
     bar = tqdm(total=num_steps, initial=run.done, disable=disable, leave=False)
-    with bar, interruptible() as interrupt, within(mesh):
+    with bar, interruptible() as interrupt, within(mesh), loss_of_a_process(mesh):
         while run.done < num_steps and run.going and not ended:
             start = time.perf_counter()
             to_checkpoint = until(run.done, every) if keeper else num_steps
             taken = run.take(min(size, num_steps - run.done, to_checkpoint))
             bar.update(taken)
             bar.set_postfix_str(f"velocity {float(run.loop.info.velocity_norm):.3g}", refresh=False)
-            if time.perf_counter() - start < _CHUNK_SECONDS:
-                size = min(4 * size, longest)
+            slow = time.perf_counter() - start >= _CHUNK_SECONDS
             on_line = run.done % record_every == 0 or run.done == num_steps
+            enough = False
             if callback is not None and taken and run.going and on_line:
-                ended = "the callback ended" if callback(int(run.loop.step), run.loop.state, run.loop.info) else ""
-            if interrupt.requested:
-                ended = "Ctrl-C ended"
+                enough = bool(callback(int(run.loop.step), run.loop.state, run.loop.info))
+            slow, enough, interrupted = anywhere(several, slow, enough, interrupt.requested)
+            size = size if slow else min(4 * size, longest)
+            ended = "Ctrl-C ended" if interrupted else "the callback ended" if enough else ""
             last = ended or run.done == num_steps or not run.going
             if keeper and run.loop.healthy and run.done > saved and (last or run.done % every == 0):
                 keeper.save()
                 saved = run.done
-    if interrupt.requested:  # in the last chunk too: who asks for the end learns that it was heard
-        ended = "Ctrl-C ended"
-    bound = run.target_now  # `look` is at what the shared parameters, if there are any, have become
-    outside = run.finish(lambda points: np.isfinite(np.asarray(look(points)[0])))
-    result = _result(run, outside, ended)
+    with loss_of_a_process(mesh):
+        if any(anywhere(several, interrupt.requested)):  # in the last chunk too: who asks learns that it was heard
+            ended = "Ctrl-C ended"
+        bound = run.target_now  # `look` is at what the shared parameters, if there are any, have become
+        outside = run.finish(lambda points: np.isfinite(on_host(look(points)[0])))
+        result = _result(run, outside, ended)
     if result.faults.stuck:
         warned += _warn([_stuck(result)], result)
     if result.status in (Status.FINISHED, Status.CONVERGED):
@@ -269,7 +275,9 @@ def _result(run: Run, outside: int, ended: str) -> Result:
     shortened = int(loop.shortened)
     faults = Faults(int(trouble.frozen), stuck, int(trouble.damped), float(trouble.largest_damping), shortened)
     status, message = _verdict(loop, outside, ended)
-    points = loop.state.points
+    points: Points = loop.state.points
+    if not points.is_fully_addressable:  # a result is for whoever asked: whole, in every process
+        points = jnp.asarray(on_host(points))
     return Result(
         _constrained(run.target, points, 1), points, status, " ".join([message, *faults.sentences()]), int(loop.step),
         history, faults, run.target_now, run.sampler, loop, options_of(run),

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from ._types import Batch, Key, Points, Scalar, Vector
+from .hosts import on_host, placed_like
 from .loop import LoopState, step_keys, with_points
 from .sampler import AbstractSampler
 from .target import AbstractTarget
@@ -84,7 +85,7 @@ def moved_back(
     good = look(loop.state.points)
     if np.mean(~good) > SHARE:
         return trouble, None
-    back = _halved(np.asarray(loop.state.points), np.asarray(loop.previous), good, look)
+    back = _halved(loop.state.points, on_host(loop.previous), good, look)
     if back is None:
         return trouble, None
     step = int(loop.step)
@@ -97,22 +98,24 @@ def moved_back(
     )
     if np.mean(trouble.stuck) > SHARE:
         return trouble, None
-    state = with_points(loop.state, jnp.asarray(back))
+    state = with_points(loop.state, back)
     return trouble, loop._replace(state=state, healthy=jnp.asarray(True))
 
 
 def _halved(
-    points: np.ndarray, previous: np.ndarray, good: np.ndarray, look: Callable[[Points], np.ndarray]
-) -> np.ndarray | None:
+    start: Points, previous: np.ndarray, good: np.ndarray, look: Callable[[Points], np.ndarray]
+) -> Points | None:
     """The points, those that are not good moved back along their last step until all are."""
+    points = on_host(start)
     back = points.copy()
     for halving in range(1, _HALVINGS + 2):
         share = points.dtype.type(0.5**halving if halving <= _HALVINGS else 0)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not well, and halved again
             back[~good] = previous[~good] + share * (points[~good] - previous[~good])
-        now = look(jnp.asarray(back))
+        tried = placed_like(back, start)
+        now = look(tried)
         if now.all():
-            return back
+            return tried
         good = good | now
     return None
 
@@ -145,7 +148,7 @@ def looker(
     now = target if tempering is None else target.tempered(tempering(step))
 
     def look(points: Points, curved: bool) -> np.ndarray:
-        return np.asarray(_well(now, points, batch, differentiates, curved and differentiates))
+        return on_host(_well(now, points, batch, differentiates, curved and differentiates))
 
     return look
 

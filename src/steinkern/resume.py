@@ -16,6 +16,7 @@ from ._types import PyTree, warn_caller
 from .checkpoint import OtherRunError, Saved, Store, check_kinds, difference
 from .description import as_numpy, described, fingerprint, is_key, without_code
 from .history import Record
+from .hosts import on_host, placed_like, same_everywhere, speaks
 from .run import Run
 
 _LOOKED_AT = 8  # particles whose log densities stand for the target
@@ -35,12 +36,15 @@ class Keeper:
         run: before its first step.
         given: what it starts from: particles, or the state of an earlier run.
         log_densities: at the first particles; where a checkpoint's are others, the target is another.
+        several: whether other processes run it too. Process 0 writes for all; all read.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], run: Run, given: PyTree, log_densities: Array):
-        self.run = run
+    def __init__(
+        self, directory: str | os.PathLike[str], run: Run, given: PyTree, log_densities: Array, several: bool = False
+    ):
+        self.run, self._several = run, several
         self._code = {name: described(getattr(run, name)) for name in ("sampler", "target", "tempering")}
-        self._log_densities = [float(value) for value in np.asarray(log_densities[:_LOOKED_AT])]
+        self._log_densities = [float(value) for value in on_host(log_densities)[:_LOOKED_AT]]
         self._precision = float(jnp.finfo(log_densities.dtype).eps)
         points = run.loop.state.points
         options = options_of(run)
@@ -70,7 +74,9 @@ class Keeper:
             # The arrays have no names: whoever reads them without the sampler finds the particles by this.
             "points": next(place for place, leaf in enumerate(leaves) if leaf is run.loop.state.points),
         }
-        self._store.save(int(run.loop.step), [as_numpy(leaf) for leaf in leaves], notes)
+        arrays = [as_numpy(leaf) for leaf in leaves]  # where they lie on several processes, these gather them together
+        if speaks(self._several):
+            self._store.save(int(run.loop.step), arrays, notes)
 
     def restore(self) -> None:
         """Bring the run to where the newest whole checkpoint stands, if there is one."""
@@ -79,6 +85,11 @@ class Keeper:
         leaves, structure = jax.tree_util.tree_flatten((loop, run.trouble, line))
         check_kinds(as_numpy(leaf) for leaf in leaves)  # now, and not after the steps to the first checkpoint
         saved = self._store.latest()
+        if not same_everywhere(self._several, f"{-1 if saved is None else saved.step:020d}"):
+            raise ValueError(
+                "`checkpoint` must be a directory that all processes see: they found checkpoints of different steps in "
+                f"{self._store.directory}. Put it on a file system that the machines share."
+            )
         if saved is None:
             return
         number = len(jax.tree_util.tree_leaves(loop))
@@ -140,7 +151,7 @@ def _check_layout(saved: Saved, run: Run, leaves: list[Any], number: int) -> Non
 def _like(array: np.ndarray, leaf: Any) -> jax.Array:
     if is_key(leaf):
         return jr.wrap_key_data(jnp.asarray(array), impl=jr.key_impl(leaf))
-    return jnp.asarray(array)
+    return placed_like(array, leaf)
 
 
 def _compare_code(before: dict[str, Any], now: dict[str, Any]) -> None:

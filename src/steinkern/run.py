@@ -12,6 +12,7 @@ from jaxtyping import Array
 from ._types import Batch, Key, Points
 from .guard import Trouble, looker, mended, moved_back
 from .history import Record, Recorder, most_lines
+from .hosts import on_host
 from .loop import LoopState, Options, advance
 from .sampler import AbstractSampler
 from .target import AbstractTarget
@@ -104,7 +105,7 @@ class Run:
             self.trouble, loop = moved_back(self.trouble, self.loop, look)
             if loop is not None:
                 self.loop, outside = loop, 0
-                self.recorder.amend(np.asarray(loop.state.points))
+                self.recorder.amend(on_host(loop.state.points))
         return outside
 
     def _advanced(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Record]:
@@ -115,7 +116,7 @@ class Run:
 
     def _accept(self, loop: LoopState, record: Record) -> None:
         taken = int(loop.step) - int(self.loop.step)
-        self.recorder.add(jax.tree.map(lambda leaf: np.asarray(leaf)[: -(-taken // self.record_every)], record))
+        self.recorder.add(jax.tree.map(lambda leaf: on_host(leaf)[: -(-taken // self.record_every)], record))
         if taken:
             self.sound = loop
         self.loop = loop

@@ -7,9 +7,10 @@ to be fast. Three backends give the same sums (see `sums`):
 - "tiled" goes over it in tiles: linear memory, any device, any dtype;
 - "gpu" keeps the tiles on the chip of an NVIDIA GPU (see `gpu`): float32 arrays alone.
 
-"auto" takes "dense" up to `DENSE_PAIRS` pairs, and above that "gpu" where the program runs on one, in float32 and in at
-most 128 dimensions, else "tiled". What it runs on is known when the program is compiled, not when it is written. Under
-a mesh with an axis "particles" each device does so for its own share (see `ring`).
+"auto" takes "dense" up to `DENSE_PAIRS` pairs, on a CPU up to `CACHED_PAIRS`, and above that "gpu" where the program
+runs on one, in float32 and in at most 128 dimensions, else "tiled". What it runs on is known when the program is
+compiled, not when it is written. Under a mesh with an axis "particles" each device does so for its own share (see
+`ring`).
 """
 
 from collections.abc import Callable
@@ -35,6 +36,8 @@ Backend: TypeAlias = Literal["auto", "dense", "tiled", "gpu"]
 BACKENDS = get_args(Backend)
 DENSE_PAIRS = 2**24
 """Up to so many pairs, 64 MiB of distances in float32, "auto" forms the whole matrix."""
+CACHED_PAIRS = 2**22
+"""Up to so many on a CPU: above them tiles, which stay in its caches, are faster."""
 
 
 def radial_velocity(
@@ -73,6 +76,8 @@ def radial_velocity(
 
     def chosen(some: Array, part: Scored) -> Sums:
         way = _chosen(backend, kernel, some, part)
+        if backend == "auto" and way == "dense" and some.shape[0] * part.points.shape[0] > CACHED_PAIRS:
+            return jax.lax.platform_dependent(some, part, cpu=tiled, default=dense)
         if way != "gpu":
             return (dense if way == "dense" else tiled)(some, part)
         if backend == "gpu":

@@ -26,11 +26,11 @@ def over_tiles(
         sums: the sums for a few rows and sources.
         at: the rows.
         source: the sources.
-        rows: at a time.
-        columns: sources at a time.
+        rows: at a time, at most.
+        columns: sources at a time, at most.
     """
     m, n = at.shape[0], source.points.shape[0]
-    rows, columns = min(rows, m), min(columns, n)
+    rows, columns = _even(m, rows), _even(n, columns)
     parts = jax.tree.map(lambda leaf: _tiles(leaf, columns), source)  # padded sources weigh nothing
 
     def of_rows(some: Float[Array, "rows d"]) -> Any:
@@ -44,6 +44,11 @@ def over_tiles(
 
     found = jax.lax.map(of_rows, _tiles(at, rows))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:m], found)
+
+
+def _even(number: int, most: int) -> int:
+    """The size of the fewest tiles of at most `most`, as equal as they can be: little is filled up."""
+    return -(-number // -(-number // most))
 
 
 def _tiles(array: Array, size: int) -> Array:
