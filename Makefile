@@ -105,7 +105,7 @@ bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
 
 bench-posteriors: setup
-	$(BIN)/python -m benchmarks.posteriors.run
+	$(BIN)/python -m benchmarks.posteriors.run --workers $$(nproc)
 
 wheel: setup
 	$(BIN)/python benchmarks/wheel.py

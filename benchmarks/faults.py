@@ -251,6 +251,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process begun in the background ignores Ctrl-C
     if options.child:
         child(Path(options.child[0]), options.child[1])
         return

@@ -1,16 +1,22 @@
 """Everyday posteriors with nothing tuned: our `sample` beside SVGD, Laplace, Pathfinder and NUTS.
 
-    python -m benchmarks.posteriors.run [--targets NAME ...] [--methods NAME ...] [--seeds 3] [--json PATH] [--resume]
+    python -m benchmarks.posteriors.run [--targets NAME ...] [--methods NAME ...] [--seeds 3] [--workers 1] [--resume]
 
 Everything runs in double precision, from the same start of zeros. Errors of means are in reference standard deviations.
 "Good" is a largest error of the means below 0.35 and every ratio of standard deviations in 0.7 to 1.4, "excellent"
 below 0.1 and in 0.9 to 1.1; a target counts where every seed does. NUTS has as many gradients as ours used, a Hessian
-counted as d of them. Rows of other targets and methods that PATH has already are kept; `--resume` skips what is done.
+counted as d of them. Rows of other targets and methods that the file of `--json` has are kept; `--resume` skips what is
+done. With `--workers` several targets run at once, each in a process and thread of its own.
 """
 
 import argparse
 import math
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,13 +87,18 @@ class Bench:
     rows: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
     warnings: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
-    def load(self) -> None:
-        if self.path.exists():
-            _, settings, rows = read_results(self.path)
-            self.warnings = settings["warnings"]
+    def load(self, path: Path | None = None) -> None:
+        """Take the rows of a file, its own by default, in place of those of the same target and method."""
+        path = self.path if path is None else path
+        if path.exists():
+            _, settings, rows = read_results(path)
+            for name, said in settings["warnings"].items():
+                self.warnings.setdefault(name, {}).update(said)
+            found: dict[tuple[str, str], list[Row]] = {}
             for row in rows:
                 if row.case in TARGETS and row.method in NAMES:
-                    self.rows.setdefault((row.case, row.method), []).append(row)
+                    found.setdefault((row.case, row.method), []).append(row)
+            self.rows |= found
 
     def value(self, target: str, method: str, metric: str) -> float:
         """The mean of a metric, NaN where it has not been measured."""
@@ -198,6 +209,28 @@ class Bench:
         return "\n".join(lines)
 
 
+def in_processes(bench: Bench, options: argparse.Namespace) -> None:
+    """A process for every target, `options.workers` at once, each with one thread; their rows as they come."""
+    threads = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    surroundings = {**os.environ, "XLA_FLAGS": threads, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    longest = sorted(options.targets, key=lambda name: -TARGETS[name].dim)
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(options.workers) as pool:
+
+        def run(name: str) -> tuple[str, Path, subprocess.CompletedProcess[str]]:
+            path = Path(directory) / f"{name}.json"
+            own = ["--targets", name, "--methods", *options.methods, "--seeds", str(options.seeds), "--json", str(path)]
+            command = [sys.executable, "-m", "benchmarks.posteriors.run", *own]
+            return name, path, subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False)
+
+        for name, path, ended in pool.map(run, longest):
+            bench.load(path)
+            bench.write()
+            said = [line for line in ended.stdout.splitlines() if line.startswith(f"{name} ")]
+            print("\n".join(said[: len(options.methods)]), flush=True)
+            if ended.returncode:
+                print(f"{name} failed: {ended.stderr.strip()[-500:]}", flush=True)
+
+
 def verdict(number: dict[str, float]) -> str:
     """In a word; where seeds differ, the share that is good; and whether a failure was told."""
     if number["excellent"] == 1:
@@ -214,6 +247,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, default=RESULTS, help="the rows; a Markdown table goes beside them")
+    parser.add_argument("--workers", type=int, default=1, help="targets at once")
     parser.add_argument("--resume", action="store_true", help="skip what the file has already")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)  # this process is the benchmark's own
@@ -226,6 +260,10 @@ def main() -> None:
     ]
     if outdated:
         raise SystemExit(f"No references for {', '.join(outdated)}: run `python -m benchmarks.posteriors.references`.")
+    if options.workers > 1:
+        in_processes(bench, options)
+        print(aligned(bench.summary_table()))
+        return
     for name in options.targets:
         for method in (method for method in NAMES if method in options.methods):
             if not (options.resume and bench.done(name, method, options.seeds)):
