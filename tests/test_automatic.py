@@ -88,6 +88,30 @@ def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(quickly
     assert result.warnings == ()
 
 
+def test_a_numpyro_model_needs_no_start_and_its_minibatches_are_refused(quickly):
+    numpyro = pytest.importorskip("numpyro")
+
+    def model():
+        rate = numpyro.sample("rate", numpyro.distributions.Gamma(3.0, 1.0))
+        with numpyro.plate("data", 4):
+            numpyro.sample("y", numpyro.distributions.Poisson(rate), obs=jnp.full(4, 2))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        target = sk.interop.numpyro.from_model(model)
+        rates = np.asarray(sk.sample(jr.key(0), target, num_particles=50).particles["rate"])
+        assert abs(rates.mean() - 11 / 5) < 0.05  # Gamma(3 + 8, 1 + 4)
+        assert abs(rates.std() / (11**0.5 / 5) - 1) < 0.05
+
+        def in_parts():
+            rate = numpyro.sample("rate", numpyro.distributions.Gamma(3.0, 1.0))
+            with numpyro.plate("data", 4, subsample_size=2) as rows:
+                numpyro.sample("y", numpyro.distributions.Poisson(rate), obs=jnp.full(4, 2)[rows])
+
+        with pytest.raises(ValueError, match=r"`target` draws minibatches.*leave `subsample_size` out"):
+            sk.sample(jr.key(0), sk.interop.numpyro.from_model(in_parts))
+
+
 def test_a_funnel_warns(quickly):
     with pytest.warns(sk.SteinWarning):
         result = sk.sample(jr.key(0), funnel, np.zeros(4))

@@ -85,12 +85,12 @@ def vector(tmp_path_factory):
     return path
 
 
-FEW = ("--particles", "6", "--steps", "4")
+FEW = ("--particles", "6", "--steps", "4", "--method", "average")
 
 
 @pytest.fixture(scope="module")
 def finished(file, tmp_path_factory):
-    """The directory of a run by the default method, and what was printed."""
+    """The directory of a run, and what was printed."""
     directory = tmp_path_factory.mktemp("finished")
     with compiled_quickly(), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         done = run("sample", f"{file}:log_density", *FEW, "--out", str(directory / "p.npz"))
@@ -107,6 +107,17 @@ def test_a_log_density_becomes_particles_and_a_page(finished):
     assert f"Page: {directory / 'index.html'}" in printed
     assert "log_density" in (directory / "index.html").read_text(encoding="utf-8")
     assert "mean[1]" in printed
+
+
+def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path, quickly):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        done = run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
+    assert done.exit_code == 0, done.output
+    with np.load(tmp_path / "p.npz") as particles:
+        assert particles["mean"].shape == (100, 2)
+    assert "means and spreads have settled" in done.output
+    assert "R-hat 1.0" in done.output
+    assert not list((tmp_path / "checkpoint").glob("*"))
 
 
 def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_path):
@@ -244,7 +255,7 @@ BAD = {
     "no start": (["{vector}:f"], "Put `START = ...`"),
     "start and dim": (["{file}:log_density", "--dim", "2"], "`--dim` and the file's `START` exclude each other"),
     "dim": (["{vector}:f", "--dim", "0"], "`--dim` must be a whole number of at least 1, got 0"),
-    "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'average'"),
+    "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'auto', 'average'"),
     "particles": (["{vector}:f", "--particles", "0"], "`--particles` must be a whole number of at least 1, got 0"),
     "one particle": (
         ["{vector}:f", "--particles", "1"],
@@ -260,7 +271,9 @@ BAD = {
     "seed": (["{vector}:f", "--seed", "-1"], "`--seed` must be a whole number of at least 0"),
     "out": (["{vector}:f", "--dim", "1", "--out", "{tmp}/p.csv"], "`--out` must be a file ending in .npz or .nc"),
     "unwritable": (["{vector}:f", "--dim", "1", "--out", "/proc/nowhere/p.npz"], "cannot be written to"),
-    "nothing to resume": (["{vector}:f", "--dim", "1", "--resume"], "`--resume` finds no run"),
+    "nothing to resume": (["{vector}:f", "--dim", "1", "--resume", "--method", "svn"], "`--resume` finds no run"),
+    "resume with auto": (["{vector}:f", "--dim", "1", "--resume"], "`--resume` does not go with --method auto"),
+    "steps with auto": (["{vector}:f", "--dim", "1", "--steps", "9"], "`--steps` does not go with --method auto"),
     "resume and restart": (["{vector}:f", "--dim", "1", "--resume", "--restart"], "exclude each other"),
     "not finite": (["{file}:bad", "--seed", "3"], "`particles` must start where the target is finite"),
 }

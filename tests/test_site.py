@@ -182,6 +182,41 @@ def test_the_table_of_devices_is_that_of_the_benchmark():
     assert (ROOT / "benchmarks" / "results" / "scaling.md").read_text() in (ROOT / "docs" / "scale.md").read_text()
 
 
+def test_the_counts_of_untuned_methods_are_those_of_the_benchmark():
+    _, _, rows = read_results(ROOT / "benchmarks" / "results" / "posteriors.json")
+    found = {(row.case, row.method, row.metric): round(row.mean) for row in rows}
+    page = (ROOT / "docs" / "default.md").read_text().replace("**", "")
+    front = " ".join((ROOT / "README.md").read_text().split())
+
+    def counts(method: str, half: str = "all") -> tuple[int, int]:
+        return found[half, method, "good_targets"], found[half, method, "excellent_targets"]
+
+    names = {
+        "ours": "`sample`",
+        "nuts": "NUTS, as many",
+        "laplace": "Laplace",
+        "pathfinder": "Pathf",
+        "svgd": "SVGD, 1000",
+    }
+    for method, name in names.items():
+        line = next(line for line in page.splitlines() if line.startswith(f"| {name}"))
+        good, excellent = counts(method)
+        cells = [cell.strip() for cell in line.split("|")[2:-1]]
+        medians = [f"{found['all', method, metric]:,}" for metric in ("median_evaluations", "median_sequential")]
+        silent = str(found["all", method, "silent_failures"])
+        assert [cells[0].split(" of ")[0], *cells[1:]] == [str(good), str(excellent), silent, *medians], line
+    assert f"{found['all', 'nuts-warmup-diagonal', 'median_sequential']:,} in the median" in page
+    (good, excellent), (held_good, held_excellent) = counts("ours", "rules"), counts("ours", "held out")
+    assert f'("rules": {good} of 14 good, {excellent} excellent)' in page
+    assert f'("held out") it is {held_good} and {held_excellent}' in " ".join(page.split())
+    told = [" and ".join(map(str, counts(method))) for method in ("nuts", "laplace", "pathfinder", "svgd")]
+    assert (
+        f"{counts('ours')[0]} good and {counts('ours')[1]} excellent, where NUTS with as many gradients has {told[0]}"
+        in front
+    )
+    assert f"Laplace {told[1]}, Pathfinder {told[2]}, plain SVGD {told[3]};" in front
+
+
 def test_the_table_of_spreads_is_that_of_the_benchmark():
     _, _, rows = read_results(ROOT / "benchmarks" / "results" / "spread.json")
     page = (ROOT / "docs" / "choose.md").read_text()

@@ -18,6 +18,7 @@ import typer
 
 from . import cli_run
 from ._types import check_choice, check_count
+from .automatic import sample as sample_automatically
 from .caution import SteinWarning
 from .checkpoint import OtherRunError, newest
 from .cli_target import Loaded, load
@@ -31,7 +32,9 @@ from .sampler import AbstractSampler
 from .scalar_kernel import IMQ
 from .stein import matrix_svgd, svgd, svn
 
-METHODS = ("average", "mixture", "vanilla", "svn")
+AUTO = "auto"
+METHODS = (AUTO, "average", "mixture", "vanilla", "svn")
+_STEPS = 1000
 _LINES = 100  # of the history
 _MOST_NUMBERS = 100_000  # of the particles, beyond which their flow is not kept
 _SHOWN = 20  # lines of the summary on the terminal
@@ -39,13 +42,12 @@ _SUFFIXES = (".npz", ".nc")
 
 
 def sampler_for(method: str, num_steps: int) -> AbstractSampler:
-    """The sampler behind `--method`: the inverse multiquadric kernel, and a step size that falls to 0 along a cosine.
+    """The sampler behind a `--method` other than auto: the IMQ kernel, and a step size that falls to 0 along a cosine.
 
     The heavy tails of the IMQ hold the spread that an RBF of the median bandwidth loses, and the falling step size lets
     the particles come to rest. A metric gives the velocity the units of the parameters, so the step is a number near 1;
     without one Adam finds the scale.
     """
-    check_choice("--method", method, METHODS)
     if method == "vanilla":
         return svgd(IMQ(), optax.adam(optax.cosine_decay_schedule(0.1, num_steps)))
     optimiser = optax.sgd(optax.cosine_decay_schedule(1.0, num_steps))
@@ -62,8 +64,10 @@ def sample(
         Path, typer.Option(help="The particles, .npz or .nc (ArviZ); the page and checkpoints go beside them.")
     ] = Path("out/sample/particles.npz"),
     particles: Annotated[int, typer.Option(help="How many.")] = 100,
-    steps: Annotated[int, typer.Option(help="How many.")] = 1000,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "average",
+    steps: Annotated[
+        int | None, typer.Option(help=f"How many, {_STEPS} by default; auto stops by itself and takes none.")
+    ] = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = AUTO,
     seed: Annotated[int, typer.Option(help="The same seed, the same particles.")] = 0,
     dim: Annotated[int | None, typer.Option(help="Start a log density of a vector of this length at 0.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run beside --out.")] = False,
@@ -91,22 +95,32 @@ def sample(
       steinkern sample banana.py:log_density --dim 2
       steinkern sample schools.py:model --particles 200 --out out/schools/particles.nc
 
-    Beside --out there are index.html, the page, and checkpoint/. Ctrl-C ends a run with what it has; the same command
-    with --resume goes on, and ends as if it had never stopped.
+    Beside --out there is index.html, the page. Ctrl-C ends a run with what it has.
 
-    Methods: average, Matrix-SVGD with the mean Hessian as metric; mixture, with one around every particle, for
-    curvature that changes from place to place; vanilla, SVGD without a metric; svn, Stein variational Newton. All with
-    the IMQ kernel and a step size that falls to 0 by the last step.
+    Methods: auto, with nothing to tune, says how good it is and stops by itself: the nearest Gaussian, chains from it,
+    and particles placed by what they saw. The others move particles for --steps steps with the IMQ kernel and a step
+    size that falls to 0: average, Matrix-SVGD with the mean Hessian as metric; mixture, with one around every particle;
+    vanilla, SVGD without a metric; svn, Stein variational Newton. They keep checkpoint/ beside --out, and the same
+    command with --resume goes on after Ctrl-C as if it had never stopped.
 
     Exit codes: 0 the run ended, 1 it diverged (what it had is written), 2 wrong input, 130 it was interrupted.
     """  # noqa: D301 (click keeps the lines of a paragraph that begins with a backspace)
     jax.config.update("jax_enable_x64", True)  # before the file makes arrays
-    for name, number in (("--particles", particles), ("--steps", steps)):
-        check_count(name, number)
+    check_count("--particles", particles)
     check_count("--seed", seed, least=0)
     if particles == 1:
         raise ValueError("`--particles` must be at least 2, got 1: one particle climbs to a mode and shows no spread.")
-    sampler = sampler_for(method, steps)
+    check_choice("--method", method, METHODS)
+    if steps is not None:
+        check_count("--steps", steps)
+    if resume and restart:
+        raise ValueError("`--resume` and `--restart` exclude each other: leave one out.")
+    if method == AUTO and (resume or steps is not None):
+        raise ValueError(
+            f"`{'--resume' if resume else '--steps'}` does not go with --method auto, which stops by itself and keeps "
+            "no checkpoints. Leave it out, or name another method, such as --method average."
+        )
+    steps = _STEPS if steps is None else steps
     _check_out(out)
     loaded = load(target, dim)
     prepare_directory(out.parent)
@@ -120,7 +134,10 @@ def sample(
     else:
         cli_run.write(out.parent, options)
     try:
-        result, failed = _run(loaded, sampler, checkpoint, particles, steps, seed)
+        if method == AUTO:
+            result, failed = _run_automatically(loaded, particles, seed)
+        else:
+            result, failed = _run(loaded, sampler_for(method, steps), checkpoint, particles, steps, seed)
     except OtherRunError as error:
         raise ValueError(
             f"`--resume` goes on with the run in {out.parent}, and {target} is not what it was then, in its code, its "
@@ -142,7 +159,8 @@ def sample(
     if failed:
         raise typer.Exit(1)
     if result.status is Status.STOPPED:
-        print(f"Interrupted after {result.num_steps} of {steps} steps: the same command with --resume goes on.")
+        if method != AUTO:
+            print(f"Interrupted after {result.num_steps} of {steps} steps: the same command with --resume goes on.")
         raise typer.Exit(130)
 
 
@@ -226,8 +244,6 @@ def _check_out(out: Path) -> None:
 
 def _checkpoint(directory: Path, resume: bool, restart: bool) -> Path:
     """The directory of this run's checkpoints, with none in it unless the run is to go on."""
-    if resume and restart:
-        raise ValueError("`--resume` and `--restart` exclude each other: leave one out.")
     place = directory / "checkpoint"
     if restart:
         shutil.rmtree(place, ignore_errors=True)
@@ -240,6 +256,19 @@ def _checkpoint(directory: Path, resume: bool, restart: bool) -> Path:
             "begin anew in its place, or another --out."
         )
     return place
+
+
+def _run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Result, bool]:
+    """The same with nothing to tune."""
+    key, start_key = jr.split(jr.key(seed))
+    start = loaded.start
+    if callable(start) or isinstance(loaded.target, AbstractModelTarget):
+        start = jax.tree.map(lambda leaf: leaf[0], loaded.particles(start_key, 1))
+    loaded.try_out(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], start))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SteinWarning)
+        result = sample_automatically(key, loaded.target, start, particles, loaded.data, throw=False)
+    return result, result.status is Status.DIVERGED
 
 
 def _run(
@@ -281,12 +310,13 @@ def _write_particles(out: Path, result: Result, loaded: Loaded, key: Any) -> Non
 
 
 def _say(result: Result, out: Path, page: Path) -> None:
-    *table, end = result.summary().splitlines()
-    for line in table[: _SHOWN + 1]:
+    lines = result.summary().splitlines()
+    count = next(place for place, line in enumerate(lines) if line.startswith(f"{len(result.points)} particles, "))
+    for line in lines[:count][: _SHOWN + 1]:
         print(line)
-    if len(table) > _SHOWN + 1:
-        print(f"… and {len(table) - _SHOWN - 1} more, on the page")
-    print(end)
+    if count > _SHOWN + 1:
+        print(f"… and {count - _SHOWN - 1} more, on the page")
+    print("\n".join(lines[count:]))
     for text in result.warnings:
         print(f"Warning: {text}")
     print(f"\nParticles: {out}\nPage: {page}")

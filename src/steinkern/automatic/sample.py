@@ -100,6 +100,11 @@ def sample(
     if not is_concrete(key):
         raise ValueError("`key` must be a key, not traced: `sample` decides by what it sees, so it cannot be compiled.")
     given = as_target(target)
+    if isinstance(given, AbstractModelTarget) and given.batch(None, None) is not None:
+        raise ValueError(
+            "`target` draws minibatches, and `sample` uses all data in every step: leave `subsample_size` out of the "
+            "model's plates, or use `fit`."
+        )
     if start is None:
         if not isinstance(given, AbstractModelTarget):
             raise ValueError("`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`.")
