@@ -21,7 +21,7 @@ import numpy as np
 
 import steinkern as sk
 from steinkern.experiments.results import Row, write_results
-from steinkern.files import environment
+from steinkern.files import environment, write_text
 from steinkern.metric import DenseMetric
 from steinkern.particles import Scored
 from steinkern.radial import gpu, radial_velocity
@@ -44,12 +44,13 @@ def reference(kernel: Any, source: Scored, rows: np.ndarray) -> np.ndarray:
         y, s = (jnp.asarray(np.asarray(part), jnp.float64) for part in (source.points, source.scores))
         wide = type(kernel)(jnp.asarray(float(kernel.bandwidth), jnp.float64))
 
-        def some(x: Any) -> Any:
+        @jax.jit
+        def some(x: Any, y: Any, s: Any) -> Any:
             squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(y**2, axis=1)[None]
             value, derivative = wide.profile(jnp.maximum(squares - 2 * x @ y.T, 0))
             return (value @ s - 2 * (jnp.sum(derivative, axis=1)[:, None] * x - derivative @ y)) / len(y)
 
-        return np.concatenate([np.asarray(jax.jit(some)(part)) for part in jnp.split(y[rows], 4)])
+        return np.concatenate([np.asarray(some(part, y, s)) for part in jnp.split(y[rows], 4)])
 
 
 def measured(function: Any, *arguments: Any, repeats: int = 5) -> tuple[float, float, Any]:
@@ -82,6 +83,7 @@ class Bench:
         if self.path is not None:  # row by row: a run that is stopped keeps what it has
             settings = {"device": jax.devices()[0].device_kind, "environment": environment()}
             write_results(self.path, "gpu", settings, self.rows)
+            write_text(self.path.with_suffix(".md"), table(self.rows))
         told = ", ".join(f"{metric} {value:.3g}" for metric, value in metrics.items())
         print(f"{time.perf_counter() - BEGIN:5.0f} s  {case} {method}: {told}", flush=True)
 
@@ -165,6 +167,32 @@ class Bench:
 
             milliseconds, gigabytes, _ = measured(run, kernel, source)
             self.keep(case, method, milliseconds=milliseconds, gigabytes=gigabytes)
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as Markdown, one line a case and method."""
+    lines = [
+        "| n × d | method | time | error | at rest | memory | 4 n² d flops | of 650 TFLOP/s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        found.setdefault((row.case, row.method), {})[row.metric] = row.mean
+    before = ""
+    for (case, method), number in found.items():
+        n, d = (int(part.partition("=")[2]) for part in case.split(","))
+        milliseconds = number["milliseconds"]
+        flops = 4 * n**2 * d / milliseconds / 1e9
+        errors = [
+            f"{number[name]:.1e}" if name in number else "" for name in ("relative_error", "relative_error_at_rest")
+        ]
+        time_taken = f"{milliseconds:.1f} ms" if milliseconds < 500 else f"{milliseconds / 1e3:.2f} s"
+        rates = [f"{flops:.0f} TFLOP/s", f"{flops / CEILING:.0%}"] if number.keys() >= {"relative_error"} else ["", ""]
+        shown = "" if case == before else f"{n:,} × {d}"
+        cells = [shown, method, time_taken, *errors, f"{number['gigabytes']:.2f} GB", *rates]
+        lines.append(f"| {' | '.join(cells)} |")
+        before = case
+    return "\n".join(lines) + "\n"
 
 
 def relative(found: np.ndarray, truth: np.ndarray) -> float:
