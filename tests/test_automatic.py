@@ -14,7 +14,7 @@ from steinkern.automatic.chains import measured_metric, one_round
 from steinkern.automatic.control import moments_by_stein
 from steinkern.automatic.gaussian import even_noise, metric_of, nearest_gaussian
 from steinkern.automatic.mixing import drifting, mixing, settled
-from steinkern.automatic.placing import placed, with_moments
+from steinkern.automatic.placing import nearest_draws, placed, with_moments
 from steinkern.automatic.quality import along_directions
 from steinkern.metric import DenseMetric
 from tests.conftest import compiled_quickly
@@ -66,6 +66,13 @@ def test_the_result_goes_on_to_fit_and_page(on_a_gaussian, tmp_path):
     np.testing.assert_allclose(further.points, on_a_gaussian.points, atol=1e-6)
 
 
+def test_some_of_the_particles_claim_no_quality_of_all(on_a_gaussian):
+    assert on_a_gaussian.resample(jr.key(1), 5).quality is None
+    both = sk.combine([on_a_gaussian, on_a_gaussian])
+    assert type(both) is sk.Result
+    assert len(both.points) == 200
+
+
 def test_the_same_key_gives_the_same_particles_and_another_gives_others(on_a_gaussian, quickly):
     again = sk.sample(jr.key(0), badly_scaled, np.zeros(2))
     np.testing.assert_array_equal(again.points, on_a_gaussian.points)
@@ -73,7 +80,7 @@ def test_the_same_key_gives_the_same_particles_and_another_gives_others(on_a_gau
     assert np.abs(other.points - on_a_gaussian.points).max() > 0
 
 
-def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(quickly):
+def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(quickly, tmp_path):
     seen = np.full(9, 2.0)
 
     def log_density(parameters, data):  # Gamma(1 + 9 · 2, 1 + 9) for a Poisson rate
@@ -83,6 +90,7 @@ def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(quickly
     result = sk.sample(jr.key(0), target, {"rate": 30.0}, 50, seen)
     rates = np.asarray(result.particles["rate"])
     assert rates.shape == (50,)
+    assert "It needs the data" in result.report(tmp_path).read_text(encoding="utf-8")
     assert abs(rates.mean() - 1.9) < 0.05 * 1.9**0.5
     assert abs(rates.std() / (19**0.5 / 10) - 1) < 0.05
     assert result.warnings == ()
@@ -110,6 +118,33 @@ def test_a_numpyro_model_needs_no_start_and_its_minibatches_are_refused(quickly)
 
         with pytest.raises(ValueError, match=r"`target` draws minibatches.*leave `subsample_size` out"):
             sk.sample(jr.key(0), sk.interop.numpyro.from_model(in_parts))
+
+
+def test_a_density_with_an_edge_that_is_not_declared_warns_and_is_not_far_off(quickly):
+    with pytest.warns(sk.SteinWarning, match="the density has an edge"):
+        result = sk.sample(jr.key(0), lambda x: jnp.where(x[0] > 0, -0.5 * x[0] ** 2, -jnp.inf), np.ones(1))
+    points = np.asarray(result.points)
+    assert (points > 0).all()
+    assert abs(points.mean() - (2 / np.pi) ** 0.5) < 0.1
+    assert abs(points.std() - (1 - 2 / np.pi) ** 0.5) < 0.1
+
+
+def test_a_narrow_direction_is_kept_and_reverse_mode_alone_is_enough(quickly):
+    @jax.custom_vjp
+    def log_density(x):
+        return -0.5 * (x[0] ** 2 + x[1] ** 2 + ((x[2] - x[0] - x[1]) / 1e-3) ** 2)
+
+    def forward(x):
+        return log_density(x), x
+
+    def backward(x, g):
+        off = (x[2] - x[0] - x[1]) / 1e-6
+        return (g * jnp.stack([off - x[0], off - x[1], -off]),)
+
+    log_density.defvjp(forward, backward)
+    points = np.asarray(sk.sample(jr.key(0), log_density, np.zeros(3)).points)
+    assert abs((points[:, 2] - points[:, 0] - points[:, 1]).std() / 1e-3 - 1) < 0.05
+    np.testing.assert_allclose(points.std(0), [1, 1, 2**0.5], rtol=0.05)
 
 
 def test_a_funnel_warns(quickly):
@@ -167,8 +202,10 @@ def test_switches_of_precision_are_left_alone_and_double_precision_is_used(quick
             index = WHOLE  # JAX remembers these by precision: see `_forget_precision`
             return -0.5 * jnp.sum((x[index] - 1e6) ** 2)
 
+        jax.eval_shape(jax.grad(log_density), jax.ShapeDtypeStruct((2,), jnp.float32))  # met in single precision first
         result = sk.sample(jr.key(0), log_density, np.zeros(2))
         assert not jax.config.jax_enable_x64
+        assert result.settings["precision"] == "float64"
         assert jnp.float64 in seen
         assert result.points.dtype == jnp.float32
         assert result.scores().dtype == jnp.float32
@@ -260,17 +297,30 @@ def test_steins_identity_takes_noise_out_of_moments(chains):
     found = moments_by_stein(draws.points, draws.scores, metric)
     plain = np.std(np.asarray(draws.points).mean(0), axis=0, ddof=1) / 10
     assert (np.asarray(found.mean_error) < 0.7 * plain).all()
-    assert (np.abs(found.mean - DIGAMMA_3) < 5 * found.mean_error).all()
-    assert (np.abs(found.variance - TRIGAMMA_3) < 5 * found.variance_error).all()
+    mean = found.centre + metric.unwhiten(found.mean)
+    assert (np.abs(mean - DIGAMMA_3) < 5 * found.mean_error).all()
+    root = np.asarray(metric.inverse_root)
+    np.testing.assert_allclose(np.diagonal(root @ found.covariance @ root.T), TRIGAMMA_3, rtol=0.1)
+    assert float(found.identity_error) < 5
 
 
-def test_steins_identity_makes_moments_of_a_gaussian_exact():
-    root = np.array([[2.0, 0.0], [1.5, 0.5]])
-    points = jr.normal(jr.key(0), (20, 30, 2)) @ root.T + 5
+def test_steins_identity_makes_moments_of_a_gaussian_exact_and_narrow_directions_too():
+    root = np.array([[2.0, 0.0, 0.0], [1.5, 0.5, 0.0], [3.5, 0.5, 1e-4]])  # the last is the sum of the others, nearly
+    points = jr.normal(jr.key(0), (20, 30, 3)) @ root.T + 5
     precision = np.linalg.inv(root @ root.T)
-    found = moments_by_stein(points, -(points - 5) @ precision, DenseMetric.of(jnp.asarray(precision)))
-    np.testing.assert_allclose(found.mean, 5, atol=1e-6)
-    np.testing.assert_allclose(found.variance, np.diagonal(root @ root.T), rtol=1e-6)
+    precision = (precision + precision.T) / 2
+    metric = DenseMetric.of(jnp.asarray(precision))
+    found = moments_by_stein(points, -(points - 5) @ precision, metric)
+    np.testing.assert_allclose(found.centre + metric.unwhiten(found.mean), 5, atol=1e-5)
+    np.testing.assert_allclose(found.covariance, np.eye(3), atol=1e-5)
+
+
+def test_a_correction_that_is_no_noise_is_refused_and_an_edge_is_seen():
+    points = jnp.abs(jr.normal(jr.key(0), (50, 100, 1)))  # half of a Gaussian: E[s] is not 0
+    found = moments_by_stein(points, -points, metric_of(jnp.ones((1, 1))))
+    np.testing.assert_allclose(found.centre + found.mean, (2 / np.pi) ** 0.5, atol=0.03)
+    np.testing.assert_allclose(found.covariance, 1 - 2 / np.pi, atol=0.03)
+    assert float(found.identity_error) > 20
 
 
 def test_a_jump_leaves_the_target_as_it_is(quickly):
@@ -301,21 +351,28 @@ def test_chains_that_have_settled_are_told_from_those_that_drift_or_stay_apart()
 
 
 def test_placed_particles_are_nearer_to_the_draws_than_draws_are():
-    draws = jr.normal(jr.key(0), (3000, 2)) * jnp.array([1.0, 100.0])[None]
+    draws = jr.normal(jr.key(0), (3000, 2))
     particles = placed(jr.key(1), draws, 100)
-    metric = metric_of(jnp.array([1.0, 1e-4]))
-    ours, theirs = (along_directions(jr.key(2), some, draws, metric).mean() for some in (particles, draws[:100]))
+    ours, theirs = (along_directions(jr.key(2), some, draws).mean() for some in (particles, draws[:100]))
     assert float(ours) < 0.6 * float(theirs)
 
 
-def test_the_affine_map_gives_the_moments_asked_for_and_the_draws_correlations():
-    root = np.array([[1.0, 0.0], [0.9, 0.3]])
-    draws = jr.normal(jr.key(0), (2000, 2)) @ root.T
-    mean, variance = jnp.array([7.0, -1.0]), jnp.array([4.0, 0.25])
-    moved = with_moments(placed(jr.key(1), draws, 100), draws, mean, variance)
+@pytest.mark.parametrize("n", [100, 21, 10])
+def test_the_affine_map_gives_the_moments_asked_for(n):
+    root = np.tril(np.full((20, 20), 0.2)) + np.eye(20)
+    mean, covariance = jnp.arange(20.0), jnp.asarray(root @ root.T)
+    moved = with_moments(jr.normal(jr.key(0), (n, 20)), mean, covariance)
     np.testing.assert_allclose(moved.mean(0), mean, atol=1e-10)
-    np.testing.assert_allclose(moved.var(0), variance, rtol=1e-10)
-    np.testing.assert_allclose(np.corrcoef(moved.T), np.corrcoef(draws.T), atol=1e-6)
+    if n > 20:
+        np.testing.assert_allclose(np.cov(moved.T, ddof=0), covariance, atol=1e-8)
+    else:  # too few for all correlations
+        np.testing.assert_allclose(moved.var(0), np.diagonal(covariance), rtol=1e-8)
+
+
+def test_particles_beyond_an_edge_are_put_back():
+    draws = jnp.array([[0.1, 0.0], [5.0, 5.0]])
+    found = nearest_draws(jnp.array([[-1.0, 0.0], [4.0, 4.0]]), jnp.array([True, False]), draws)
+    np.testing.assert_array_equal(found, [[0.1, 0.0], [4.0, 4.0]])
 
 
 def test_more_particles_than_can_be_placed_are_draws():

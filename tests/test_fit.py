@@ -412,3 +412,14 @@ def beside_means():
 def test_constrained_parameters_have_the_mean_of_their_density(name, expected, beside_means):
     # 50 particles stand for a density: 0.02, or 3 percent, is their granularity.
     np.testing.assert_allclose(beside_means[name], expected, atol=0.02)
+
+
+def test_a_schedule_is_a_learning_rate_too():
+    start = jr.normal(jr.key(0), (5, 2))
+    schedule = optax.cosine_decay_schedule(0.3, 10)
+    named = sk.svgd(optimiser=optax.adagrad(schedule, initial_accumulator_value=0.0))
+    one, other = (
+        sk.fit(jr.key(0), lambda x: -jnp.sum(x**2), sampler, start, num_steps=5).points
+        for sampler in (sk.svgd(optimiser=schedule), named)
+    )
+    np.testing.assert_array_equal(one, other)

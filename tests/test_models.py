@@ -231,5 +231,7 @@ def test_an_ensemble_ends_at_the_mode(key):
 
 
 def test_an_ensemble_wants_an_optimiser():
-    with pytest.raises(ValueError, match="`optimiser` must be an optax optimiser or a learning rate, got 'adam'"):
+    with pytest.raises(
+        ValueError, match="`optimiser` must be an optax optimiser, a learning rate or a schedule of one, got 'adam'"
+    ):
         sk.ensemble("adam")

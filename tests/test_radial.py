@@ -200,12 +200,23 @@ def test_auto_follows_its_rule(monkeypatch):
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
     assert chosen("auto", sk.RBF(1.0), at, source) == "gpu"
     assert chosen("auto", sk.RBF(1.0), *problem(10, 3, jnp.float64)) == "tiled"
-    assert chosen("auto", sk.RBF(1.0), *problem(10, 129)) == "tiled"
+    assert chosen("auto", sk.RBF(1.0), *problem(10, 512)) == "gpu"
+    assert chosen("auto", sk.RBF(1.0), *problem(10, 513)) == "tiled"
+
+
+def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeypatch):
+    monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
+    monkeypatch.setattr(gpu, "shared_bytes", lambda: 1024)
+    gpu._say_once.cache_clear()
+    with pytest.warns(UserWarning, match=r"too little memory on its chip \(1 KiB\) for its own kernel in 3 dimensions"):
+        assert radial._chosen("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
+    assert radial._chosen("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
 
 
 @pytest.mark.parametrize("precision", gpu.PRECISIONS)
 @pytest.mark.parametrize("kernel", [sk.RBF(1.0), sk.IMQ(1.0)], ids=["RBF", "IMQ"])
-def test_the_gpu_kernel_can_be_compiled_for_a_gpu(kernel, precision):
+def test_the_gpu_kernel_can_be_compiled_for_a_gpu(kernel, precision, monkeypatch):
+    monkeypatch.setattr(radial, "_has_gpu", lambda: True)
     _, source = problem(200, 50)
     traced = jax.jit(lambda some: radial_velocity(kernel, some.points, some, precision=precision, backend="gpu"))
     try:
@@ -217,19 +228,26 @@ def test_the_gpu_kernel_can_be_compiled_for_a_gpu(kernel, precision):
     assert "radial_velocity" in text
 
 
-@pytest.mark.parametrize("d", [1, 16, 50, 64, 100, 128])
+@pytest.mark.parametrize("d", [1, 16, 50, 64, 100, 128, 200, 512])
 @pytest.mark.parametrize("kernel", [sk.RBF(1.0), sk.IMQ(1.0)], ids=["RBF", "IMQ"])
 @pytest.mark.parametrize("precision", gpu.PRECISIONS)
 def test_every_case_of_auto_has_a_tile_that_fits(d, kernel, precision):
     digits, profiles = gpu.digits_for(kernel, d, precision), 1 if isinstance(kernel, sk.RBF) else 2
     tile = gpu.tile_for(d, digits, profiles)
     assert tile is not None
-    assert tile.shared_bytes(d, digits, profiles) <= gpu._SHARED_BYTES
+    assert tile.shared_bytes(d, digits, profiles) <= gpu.shared_bytes()
 
 
-def test_bad_input_says_what_to_do():
+def test_bad_input_says_what_to_do(monkeypatch):
     at, source = problem(10, 3, jnp.float64)
+    with pytest.raises(ValueError, match=r"`backend` 'gpu' needs an NVIDIA GPU, and JAX sees none\. Take 'tiled'"):
+        radial_velocity(sk.RBF(1.0), *problem(4, 2), backend="gpu")
+    monkeypatch.setattr(radial, "_memory", lambda: 100.0)
+    with pytest.raises(ValueError, match=r"`backend` 'dense' needs .* GB for the distances of 5 × 10 points, and the"):
+        radial_velocity(sk.RBF(1.0), at, source, backend="dense")
+    monkeypatch.setattr(radial, "_has_gpu", lambda: True)
     with pytest.raises(ValueError, match=r"`backend` 'gpu' computes in float32, got float64 points\. Take 'tiled'"):
         radial_velocity(sk.RBF(1.0), at, source, backend="gpu")
-    with pytest.raises(ValueError, match=r"no room on the chip for 5000 dimensions\. Take 'tiled', or 'auto'"):
-        radial_velocity(sk.RBF(1.0), *problem(4, 5000), backend="gpu")
+    monkeypatch.setattr(gpu, "shared_bytes", lambda: 1024)
+    with pytest.raises(ValueError, match=r"no room on the chip for 3 dimensions\. Take 'tiled', or 'auto'"):
+        radial_velocity(sk.RBF(1.0), *problem(4, 3), backend="gpu")

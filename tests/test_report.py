@@ -111,7 +111,7 @@ def test_the_page_needs_no_network(html):
 def test_what_is_missing_is_said_with_the_way_to_have_it(tmp_path, quickly):
     result = fitted(None)
     html = unescape(read(result.report(tmp_path)))
-    assert "Give `record_particles=True` to `fit`" in html
+    assert "Give <code>record_particles=True</code> to <code>fit</code>" in html
     assert flow_of(html)["steps"] == [6]
     assert 'id="particles" class="still"' in html
     assert "None were given" in html

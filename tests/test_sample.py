@@ -118,6 +118,13 @@ def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path, quick
     assert "means and spreads have settled" in done.output
     assert "R-hat 1.0" in done.output
     assert not list((tmp_path / "checkpoint").glob("*"))
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "unconstrained means known to" in page
+    assert "record_particles" not in page
+    with pytest.raises(
+        ValueError, match=r"`DIR` .* is of a run by --method auto, which keeps no checkpoints: its page"
+    ):
+        run("report", str(tmp_path))
 
 
 def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_path):
@@ -158,7 +165,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
     assert "with --resume goes on" in first.output
     assert np.load(broken / "p.npz")["x"].shape == (5, 2)
     assert "stopped" in (broken / "index.html").read_text()
-    with pytest.raises(ValueError, match=r"`--out` lies beside a run of .* give --resume to go on"):
+    with pytest.raises(ValueError, match=r"`--out` lies beside a run of .* give --method vanilla --resume to go"):
         run(*command, "--out", str(broken / "p.npz"))
     assert run(*command, "--out", str(broken / "p.npz"), "--resume").exit_code == 0
     np.testing.assert_array_equal(np.load(broken / "p.npz")["x"], np.load(tmp_path / "whole" / "p.npz")["x"])
@@ -167,7 +174,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
     other = [{f"{vector}:f": f"{vector}:g", "2": "3", "40": "41"}.get(part, part) for part in command]
     with pytest.raises(ValueError, match=r"had .*:f and --dim 2 and --steps 40; this command has .*:g and --dim 3 and"):
         run(*other, "--out", str(broken / "p.npz"), "--resume")
-    assert cli_sample._checkpoint(broken, resume=False, restart=True) == broken / "checkpoint"
+    assert cli_sample._checkpoint(broken, resume=False, restart=True, method="vanilla") == broken / "checkpoint"
     assert not (broken / "checkpoint").exists()
 
 
@@ -275,7 +282,7 @@ BAD = {
     "resume with auto": (["{vector}:f", "--dim", "1", "--resume"], "`--resume` does not go with --method auto"),
     "steps with auto": (["{vector}:f", "--dim", "1", "--steps", "9"], "`--steps` does not go with --method auto"),
     "resume and restart": (["{vector}:f", "--dim", "1", "--resume", "--restart"], "exclude each other"),
-    "not finite": (["{file}:bad", "--seed", "3"], "`particles` must start where the target is finite"),
+    "not finite": (["{file}:bad", "--seed", "3"], "`start` must lie where the log density and its gradient are finite"),
 }
 
 
@@ -325,7 +332,10 @@ def test_advice_names_options_that_the_command_has():
 
 def test_all_advice_that_the_command_rewords_is_given_somewhere():
     package = Path(cli_run.__file__).parent
-    trees = [ast.parse((package / name).read_text()) for name in ("fit.py", "caution.py", "result.py")]
+    trees = [
+        ast.parse((package / name).read_text())
+        for name in ("fit.py", "caution.py", "result.py", "automatic/sample.py", "automatic/quality.py")
+    ]
     strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     given = "\n".join(text for text in strings if isinstance(text, str))
     for said in cli_run.IN_OWN_WORDS:

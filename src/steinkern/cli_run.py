@@ -29,6 +29,10 @@ IN_OWN_WORDS = {
     "float32 is too coarse for the target, or its numbers overflow: enable x64, or": "its numbers overflow:",
     "Give this result to `fit` to go on from it": "The same command with `--resume` goes on from it",
     "`support=`": "`SUPPORT`",
+    "leave `subsample_size` out of the model's plates, or use `fit`": (
+        "leave `subsample_size` out of the model's plates, or give `--method average`"
+    ),
+    "Ask for more with `num_particles=`": "Ask for more with `--particles`",
     "or use `gradient_free_svgd`": "or use `gradient_free_svgd` from Python",
 }
 """Advice that is given to callers of `fit`, and what it is to those of the command, in the order of the looking."""

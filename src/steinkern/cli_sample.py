@@ -124,7 +124,8 @@ def sample(
     _check_out(out)
     loaded = load(target, dim)
     prepare_directory(out.parent)
-    checkpoint = _checkpoint(out.parent, resume, restart)
+    before = cli_run.read(out.parent)[0].get("--method", method)
+    checkpoint = _checkpoint(out.parent, resume, restart, str(before))
     options = {
         cli_run.TARGET: target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
         "--seed": seed,
@@ -195,6 +196,11 @@ def report(
     if not directory.is_dir():
         raise ValueError(f"`DIR` {directory} is not a directory. Name the one that the run was written to.")
     options, end = cli_run.read(directory)
+    if options.get("--method") == AUTO:
+        raise ValueError(
+            f"`DIR` {directory} is of a run by --method auto, which keeps no checkpoints: its page is "
+            f"{directory / 'index.html'}, written at its end."
+        )
     bound, data, title = None, None, str(options[cli_run.TARGET]).rpartition(":")[2] if options else None
     if target is not None:
         loaded = load(target, dim)
@@ -242,8 +248,8 @@ def _check_out(out: Path) -> None:
             )
 
 
-def _checkpoint(directory: Path, resume: bool, restart: bool) -> Path:
-    """The directory of this run's checkpoints, with none in it unless the run is to go on."""
+def _checkpoint(directory: Path, resume: bool, restart: bool, method: str) -> Path:
+    """The directory of this run's checkpoints, with none in it unless the run, by `method`, is to go on."""
     place = directory / "checkpoint"
     if restart:
         shutil.rmtree(place, ignore_errors=True)
@@ -252,8 +258,8 @@ def _checkpoint(directory: Path, resume: bool, restart: bool) -> Path:
         raise ValueError(f"`--resume` finds no run in {place}. Leave it out to begin one.")
     if not resume and saved is not None:
         raise ValueError(
-            f"`--out` lies beside a run of {saved.step} steps in {place}: give --resume to go on with it, --restart to "
-            "begin anew in its place, or another --out."
+            f"`--out` lies beside a run of {saved.step} steps in {place}: give --method {method} --resume to go on "
+            "with it, --restart to begin anew in its place, or another --out."
         )
     return place
 
@@ -267,7 +273,10 @@ def _run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Resul
     loaded.try_out(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], start))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteinWarning)
-        result = sample_automatically(key, loaded.target, start, particles, loaded.data, throw=False)
+        try:
+            result = sample_automatically(key, loaded.target, start, particles, loaded.data, throw=False)
+        except ValueError as error:
+            raise ValueError(cli_run.in_own_words(str(error))) from error
     return result, result.status is Status.DIVERGED
 
 

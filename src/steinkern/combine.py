@@ -1,7 +1,7 @@
 """Many results as one."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .result import History, Result, Status
+from .result import Faults, History, Result, Status
 
 
 def combine(results: Sequence[Any]) -> Result:
@@ -41,8 +41,14 @@ def combine(results: Sequence[Any]) -> Result:
     none = np.zeros(0)
     status = max((result.status for result in results), key=list(Status).index)
     words = ", ".join(f"{result.num_steps} steps, {result.status.value}" for result in results)
+    plain = Result(**{field.name: getattr(first, field.name) for field in fields(Result)})  # no quality of one of them
+    faults = Faults(
+        sum(result.faults.frozen for result in results), (), sum(result.faults.damped for result in results),
+        max(result.faults.largest_damping for result in results), sum(result.faults.shortened for result in results),
+    )  # fmt: skip
     return replace(
-        first,
+        plain,
+        faults=faults,
         particles=jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *[result.particles for result in results]),
         points=jnp.concatenate([result.points for result in results]),
         status=status,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -109,6 +109,9 @@ class Result:
     """The options of `fit` as JSON: batch size, recording, tolerance, the shapes of the data, the key."""
     warnings: tuple[str, ...] = ()
     """What `SteinWarning` said of the run."""
+
+    _no_flow: ClassVar[str] = RECORD_PARTICLES
+    """What the page says where the particles of earlier steps are not known."""
 
     @property
     def shared(self) -> PyTree:
@@ -238,7 +241,7 @@ class Result:
                     f"{np.shape(seen[name])}, for every particle, got {np.shape(draws[name])}."
                 )
         history = self.history
-        settings = {"sampler": described(self.sampler), "target": described(self.target), **self.settings}
+        settings = self._described()
         kept = chosen_lines(len(history.step))
         recorded = None if history.particles is None else jax.tree.map(lambda leaf: leaf[kept], history.particles)
         record = Record(
@@ -262,8 +265,13 @@ class Result:
             shared=shared_in_words(self.shared),
             observed=seen,
             predictive=draws,
+            no_flow=self._no_flow,
         )
         return write_report(record, directory, coordinates=coordinates)
+
+    def _described(self) -> Mapping[str, Any]:
+        """What was run, as JSON: for the page."""
+        return {"sampler": described(self.sampler), "target": described(self.target), **self.settings}
 
     def _discrepancy(self, recorded: PyTree | None, step: np.ndarray, data: Batch) -> Trace:
         """The kernel Stein discrepancy at the recorded iterations, or a word on why there is none."""
@@ -273,7 +281,7 @@ class Result:
         if self.settings.get("data shapes") and data is None:
             return Trace(nothing, nothing, "It needs the data: give them as `result.report(directory, data)`.")
         if recorded is None or self.shared is not None:
-            why = "What the particles share was another at earlier steps." if recorded is not None else RECORD_PARTICLES
+            why = "What the particles share was another at earlier steps." if recorded is not None else self._no_flow
             return discrepancy(self.target, self.points[None], np.array([self.num_steps]), data, why)
         return discrepancy(self.target, _unconstrained(self.target, recorded), step, data, "")
 

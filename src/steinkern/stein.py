@@ -252,18 +252,31 @@ def _is_one(value: Any) -> bool:
 
 
 def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
-    """An optax optimiser as it is; a number as Adagrad's learning rate; the default where there is none."""
+    """An optax optimiser as it is; a number, or a schedule, as Adagrad's learning rate; `None` as the default."""
     if optimiser is None:
         return _adagrad(0.3)
     if isinstance(optimiser, int | float):
         check_positive("optimiser", optimiser)
         return _adagrad(float(optimiser))
+    if callable(optimiser) and _is_schedule(optimiser):
+        return _adagrad(optimiser)
     if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
-        raise ValueError(f"`optimiser` must be an optax optimiser or a learning rate, got {optimiser!r}.")
+        raise ValueError(
+            f"`optimiser` must be an optax optimiser, a learning rate or a schedule of one, got {optimiser!r}."
+        )
     return optimiser
 
 
+def _is_schedule(function: Any) -> bool:
+    """Whether it gives a number for a count of steps; `optax.adam`, not called, gives an optimiser."""
+    try:
+        value = function(0)
+    except Exception:
+        return False
+    return isinstance(value, int | float | jax.Array | np.ndarray | np.generic) and jnp.ndim(value) == 0
+
+
 @cache
-def _adagrad(learning_rate: float) -> optax.GradientTransformation:
+def _adagrad(learning_rate: Any) -> optax.GradientTransformation:
     # One object for one learning rate: a compiled step is found again by the identity of its optimiser.
     return optax.adagrad(learning_rate, initial_accumulator_value=0.0)

@@ -33,9 +33,14 @@ class Draws(NamedTuple):
     info: Info
 
     @property
-    def gradients(self) -> int:
+    def batches(self) -> int:
         """Batches of gradients one after the other."""
         return int(np.sum(self.leaps)) + len(self.leaps)
+
+    @property
+    def gradients(self) -> int:
+        """Gradients at single points: all chains leap, half of them jump."""
+        return int(np.sum(self.leaps)) * self.acceptance.shape[1] + len(self.leaps) * (self.acceptance.shape[1] // 2)
 
     def thinned(self, every: int) -> "Draws":
         """One draw of so many."""
@@ -63,7 +68,9 @@ def one_round(
     def advance(carry: tuple[ChainState, Scalar], turn: tuple[Key, Array]) -> tuple[Any, Draws]:
         state, log_step = carry
         own_key, count = turn
-        state, info = Hamiltonian(sampler.metric, jnp.exp(log_step)).step(own_key, state, target, batch)
+        state, info = Hamiltonian(sampler.metric, jnp.exp(log_step), sampler.most_leaps, sampler.share).step(
+            own_key, state, target, batch
+        )
         gain = rate * 10 / (10 + count).astype(log_step.dtype)  # long steps first, then smaller and smaller ones
         log_step = log_step + gain * (jnp.mean(state.acceptance) - _ACCEPTANCE)
         return (state, jnp.maximum(log_step, jnp.log(jnp.full_like(log_step, _SMALLEST_STEP)))), _draw(state, info)

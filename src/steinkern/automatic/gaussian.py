@@ -116,7 +116,12 @@ def nearest_gaussian(target: AbstractTarget, start: Vector, noise: Points, batch
 def evaluations(gaussian: Gaussian, n: int) -> tuple[int, int, int, int]:
     """Values, gradients and Hessians that it took, and how many batches of them one after the other."""
     rounds = int(gaussian.rounds)
-    return n * (_SHRINKS + _STEPS * rounds), n * rounds, n * rounds + 1, 2 + 4 * rounds  # a Hessian is two deep
+    values = n * (_SHRINKS + _STEPS * rounds)
+    if gaussian.precision.ndim == 1:  # a probe is worth two gradients
+        return values, 3 * n * rounds, 0, 1 + 4 * rounds
+    d = len(gaussian.mean)
+    parts = -(-n // _at_once(d))  # of the points, whose Hessians are computed one after the other; each is two deep
+    return values, n * rounds, n * rounds + 1, 3 + (2 + 2 * parts) * rounds
 
 
 def _first_precision(target: AbstractTarget, start: Vector, batch: Batch) -> Precision:
@@ -124,7 +129,7 @@ def _first_precision(target: AbstractTarget, start: Vector, batch: Batch) -> Pre
     d = start.shape[0]
     if d > DENSE_DIMENSIONS:
         return jnp.ones_like(start)
-    hessian = -jax.hessian(target.log_density)(start, batch)
+    hessian = -_hessian(target, start, batch)
     diagonal = jnp.abs(jnp.diagonal(hessian))
     scale = jnp.sqrt(jnp.where(jnp.isfinite(diagonal) & (diagonal > 0), diagonal, 1))
     relative = hessian / (scale[:, None] * scale[None])
@@ -134,18 +139,30 @@ def _first_precision(target: AbstractTarget, start: Vector, batch: Batch) -> Pre
     return jnp.matmul(vectors * values[None], vectors.T, precision="highest") * scale[:, None] * scale[None]
 
 
+def _at_once(d: int) -> int:
+    """How many Hessians are computed together: their memory grows with d²."""
+    return max(1, 10_000 // d)
+
+
+def _hessian(target: AbstractTarget, point: Vector, batch: Batch) -> Float[Array, "d d"]:
+    """Forward over reverse; reverse over reverse where a function has a derivative of its own in reverse mode alone."""
+    try:
+        return jax.hessian(target.log_density)(point, batch)
+    except TypeError:
+        return jax.jacrev(jax.grad(target.log_density))(point, batch)
+
+
 def _mean_curvature(target: AbstractTarget, points: Points, noise: Points, batch: Batch) -> Precision:
     """The mean of −∇²log p over the points at which it is finite, or of its diagonal."""
     d = points.shape[1]
     if d <= DENSE_DIMENSIONS:
-        hessian = jax.hessian(target.log_density)
-        found = -jax.lax.map(lambda point: hessian(point, batch), points, batch_size=max(1, 2000 // d))
+        found = -jax.lax.map(lambda point: _hessian(target, point, batch), points, batch_size=_at_once(d))
     else:
         signs = jnp.where(noise > 0, 1, -1).astype(points.dtype)
 
         def probed(point: Vector, sign: Vector) -> Vector:
-            score = jax.grad(target.log_density)
-            return -sign * jax.jvp(lambda x: score(x, batch), (point,), (sign,))[1]
+            slope = jax.grad(lambda x: jnp.dot(jax.grad(target.log_density)(x, batch), sign))
+            return -sign * slope(point)
 
         found = jax.vmap(probed)(points, signs)
     good = jnp.all(jnp.isfinite(found.reshape(len(points), -1)), axis=1).astype(found.dtype)

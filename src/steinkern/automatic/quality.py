@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,7 +13,6 @@ from jaxtyping import Array, Float
 
 from .._types import Key, Points
 from ..diagnostics import ksd2, stein_ratio
-from ..metric import AbstractMetric
 from .chains import Draws
 from .mixing import ENOUGH, Mixing, drifting
 
@@ -20,6 +20,10 @@ _DIRECTIONS = 64
 _APART = 1.2  # R-hat beyond which chains are told apart
 _TAILS = 12.0  # the fourth moment, 3 for a Gaussian, beyond which a standard deviation is hard to know
 _NARROW = 0.5  # the acceptance that some chains have where others have 0.8 and more
+_SURE = 8.0  # standard errors, over as many coordinates as there are
+_STEIN = (0.6, 1.6)  # the Stein ratio of particles that are many enough for it
+MANY = 50
+"""Particles from which on the Stein ratio is judged."""
 _FAR = 0.25  # distance of distribution functions along a random direction
 
 
@@ -33,6 +37,13 @@ class Cost:
     sequential: int
     """Batched evaluations that had to wait for one another, which is what takes time on parallel hardware; a Hessian
     counts twice."""
+
+    def in_words(self) -> str:
+        """In a line."""
+        return (
+            f"{self.gradients:,} gradients, {self.hessians:,} Hessians, {self.sequential:,} evaluations one after the "
+            "other"
+        )
 
     def in_gradients(self, dimension: int) -> int:
         """All of it in gradients, a Hessian being worth `dimension` of them and a value one."""
@@ -58,19 +69,26 @@ class Quality:
     direction_error: float
     """The largest distance between the distribution functions of the particles and of chains that had no part in
     placing them, over 64 random directions."""
+    identity_error: float
+    """How far the chains are from Stein's identity E[∇log p] = 0, in standard errors; 0 where it is near anyhow."""
+    outside: int
+    """Particles that had to be put back, because they were placed where the density is not finite."""
+
+    def in_words(self) -> str:
+        """In a line."""
+        return (
+            f"unconstrained means known to {np.max(self.mean_errors):.2g} sd, sds to {np.max(self.sd_errors):.1%} or "
+            f"better, R-hat {self.r_hat:.3f}, Stein ratio {self.stein_ratio:.2f}, KSD {self.ksd:.2g}"
+        )
 
 
 @eqx.filter_jit
-def along_directions(
-    key: Key, particles: Points, others: Float[Array, "m d"], metric: AbstractMetric
-) -> Float[Array, " k"]:
-    """Kolmogorov's distance between two samples along random directions of the whitened space."""
-    d = particles.shape[1]
-    directions = jr.normal(key, (_DIRECTIONS, d), particles.dtype)
+def along_directions(key: Key, particles: Points, others: Float[Array, "m d"]) -> Float[Array, " k"]:
+    """Kolmogorov's distance between two samples along random directions."""
+    directions = jr.normal(key, (_DIRECTIONS, particles.shape[1]), particles.dtype)
 
     def distance(direction: Float[Array, " d"]) -> Array:
-        weights = metric.push_score(direction)  # directionᵀ R x
-        mine, theirs = jnp.sort(particles @ weights), jnp.sort(others @ weights)
+        mine, theirs = jnp.sort(particles @ direction), jnp.sort(others @ direction)
         at = jnp.concatenate([mine, theirs])
         shares = [jnp.searchsorted(some, at, side="right") / len(some) for some in (mine, theirs)]
         return jnp.max(jnp.abs(shares[0] - shares[1]))
@@ -79,28 +97,24 @@ def along_directions(
 
 
 def judged(
-    key: Key, particles: Points, scores: Points, held_aside: Float[Array, "m d"], metric: AbstractMetric,
-    mixing: Mixing, mean_errors: Array, sd_errors: Array, draws: Draws,
+    key: Key, particles: Points, scores: Points, held_aside: Float[Array, "m d"], mixing: Mixing, mean_errors: Any,
+    identity_error: float, outside: int, draws: Draws,
 ) -> Quality:  # fmt: skip
-    """Everything that can be said of the particles in numbers."""
-    white, pulled = _whitened(particles, scores, metric)
+    """Everything that can be said of the particles in numbers; they, their scores and the draws are whitened."""
     return Quality(
-        ksd=float(jnp.sqrt(jnp.maximum(ksd2(white, pulled), 0))),
+        ksd=float(jnp.sqrt(jnp.maximum(ksd2(particles, scores), 0))),
         stein_ratio=float(stein_ratio(particles, scores)),
         mean_errors=np.asarray(mean_errors),
-        sd_errors=np.asarray(sd_errors),
+        sd_errors=np.asarray(mixing.sd_error),
         r_hat=float(mixing.r_hat.max()),
         acceptance=float(np.mean(draws.acceptance)),
-        direction_error=float(jnp.max(along_directions(key, particles, held_aside, metric))),
+        direction_error=float(jnp.max(along_directions(key, particles, held_aside))),
+        identity_error=identity_error,
+        outside=outside,
     )
 
 
-@eqx.filter_jit
-def _whitened(particles: Points, scores: Points, metric: AbstractMetric) -> tuple[Points, Points]:
-    return jax.vmap(metric.whiten)(particles), jax.vmap(metric.pull_score)(scores)
-
-
-def concerns(quality: Quality, mixing: Mixing, draws: Draws, names: list[str]) -> Iterator[str]:
+def concerns(quality: Quality, mixing: Mixing, draws: Draws, names: list[str], many: bool) -> Iterator[str]:
     """What is not to be trusted, why, and what to try."""
     by_chain = np.mean(draws.acceptance, axis=0)
     points = draws.points
@@ -141,6 +155,16 @@ def concerns(quality: Quality, mixing: Mixing, draws: Draws, names: list[str]) -
             f"the tails of {names[int(tails.argmax())]!r} are heavy (fourth moment {tails.max():.0f} where a Gaussian "
             "has 3): its standard deviation is known less well than it seems. Trust quantiles more, or give it a "
             "prior with lighter tails."
+        )
+    if quality.identity_error > _SURE or quality.outside:
+        yield (
+            f"the density has an edge ({quality.outside} particles were placed beyond it, and the mean of its gradient "
+            f"is {quality.identity_error:.0f} standard errors from 0): declare the support with `support=`."
+        )
+    elif many and not _STEIN[0] < quality.stein_ratio < _STEIN[1]:
+        yield (
+            f"the particles do not satisfy Stein's identity (ratio {quality.stein_ratio:.2f}, 1 at exact draws): some "
+            "direction is too wide or too narrow. Ask for more with `num_particles=`, or rescale the parameters."
         )
     if quality.direction_error > _FAR:
         yield (

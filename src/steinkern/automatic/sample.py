@@ -1,22 +1,25 @@
 """`sample`: the one call."""
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from tqdm.auto import tqdm
 
 from .._types import Batch, Key, LogDensityFunction, Points, PyTree, Vector, check_count, is_concrete, warn_caller
 from ..caution import SteinWarning
 from ..hamiltonian import ChainState, Hamiltonian
 from ..interop._model import AbstractModelTarget
 from ..interrupt import interruptible
+from ..metric import AbstractMetric
 from ..particles import Layout
 from ..result import DivergedError, Faults, History, Result, Status
 from ..target import AbstractTarget, as_target
@@ -25,8 +28,8 @@ from .chains import ROUND, Draws, joined, measured_metric, one_round
 from .control import moments_by_stein
 from .gaussian import Gaussian, even_noise, nearest_gaussian
 from .mixing import drifting, mixing, settled
-from .placing import placed, with_moments
-from .quality import Cost, Quality, concerns, judged
+from .placing import nearest_draws, placed, with_moments
+from .quality import MANY, Cost, Quality, concerns, judged
 
 _CHAINS = 100
 _DRAWS_A_PARTICLE = 10  # more chains where more particles are wanted
@@ -41,19 +44,24 @@ class Sampled(Result):
     quality: Quality | None = None
     """`None` where the run came to nothing."""
     cost: Cost = Cost(0, 0, 0, 0)
+    _no_flow: ClassVar[str] = "They were placed at the end, by what the chains saw."
+
+    def resample(self, key: Key, num_particles: int, *, replace: bool = False) -> "Sampled":
+        """As for `Result`; what was known of the quality of all particles is not known of some."""
+        chosen = super().resample(key, num_particles, replace=replace)
+        assert isinstance(chosen, Sampled)
+        return dataclasses.replace(chosen, quality=None)
+
+    def _described(self) -> Mapping[str, Any]:
+        found = {} if self.quality is None else {"quality": self.quality.in_words(), "cost": self.cost.in_words()}
+        return {**super()._described(), **found}
 
     def summary(self) -> str:
         """The table of `Result.summary`, and what is known of its quality."""
         table = super().summary()
         if self.quality is None:
             return table
-        found = self.quality
-        return (
-            f"{table}\nmeans known to {np.max(found.mean_errors):.2g} and sds to {np.max(found.sd_errors):.1%} or "
-            f"better, R-hat {found.r_hat:.3f}, Stein ratio {found.stein_ratio:.2f}, KSD {found.ksd:.2g}; "
-            f"{self.cost.gradients:,} gradients, {self.cost.hessians:,} Hessians, {self.cost.sequential:,} evaluations "
-            "one after the other"
-        )
+        return f"{table}\n{self.quality.in_words()}; {self.cost.in_words()}"
 
 
 def sample(
@@ -63,6 +71,7 @@ def sample(
     num_particles: int = 100,
     data: Batch = None,
     *,
+    progress: bool | None = None,
     throw: bool = True,
 ) -> Sampled:
     """Particles of a posterior, with nothing to tune: the answer, how good it is, and what it took.
@@ -86,11 +95,13 @@ def sample(
             PyMC model needs none: it is drawn from the prior.
         num_particles: how many.
         data: as for `fit`. All of them are used in every step.
+        progress: show a progress bar; by default where there is a terminal.
         throw: raise `DivergedError` (which carries the result) where the density has no finite mass that can be found,
             instead of returning a result whose status says so.
 
     What is not to be trusted is said by a `SteinWarning` and in `result.warnings`: chains that stay apart, funnels,
-    heavy tails. Modes that no chain has met are not seen by anything. Ctrl-C ends the run with what it has.
+    heavy tails. Modes that no chain has met are not seen by anything. Ctrl-C, once the chains run, ends them after the
+    present round with what there is.
 
     Raises:
         ValueError: what was given does not fit together, or the start lies where the density is not finite.
@@ -113,12 +124,18 @@ def sample(
     data = jax.tree.map(np.asarray, data)  # NumPy keeps the digits that JAX's own precision may not
     given.check_data(data, None)
     with _precision(given, start, data) as wide:
-        found = _found(key, *_bound(given, start, data, wide), num_particles)
+        with tqdm(total=_MOST_ROUNDS + 2, disable=None if progress is None else not progress, leave=False) as bar:
+            found = _found(key, *_bound(given, start, data, wide), num_particles, bar)
         in_double = jax.tree.map(np.asarray, (found.particles, found.points))
     particles, points = jax.tree.map(jnp.asarray, in_double)  # in JAX's own precision
     bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
     _forget_precision(bound, points, data)
-    settings = {"key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()]}
+    shapes = [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)]
+    settings = {
+        "precision": "float64" if wide else "float32",
+        "data shapes": shapes,
+        "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
+    }
     result = Sampled(
         particles, points, found.status, found.message, found.steps, found.history, Faults(), bound, found.sampler,
         None, settings, tuple(found.warnings), found.quality, found.cost,
@@ -146,8 +163,9 @@ class _Found:
     cost: Cost
 
 
-def _found(key: Key, target: AbstractTarget, start: Vector, data: Batch, num_particles: int) -> _Found:
+def _found(key: Key, target: AbstractTarget, start: Vector, data: Batch, num_particles: int, bar: Any) -> _Found:
     names = _names(target, start)
+    bar.set_description_str("nearest Gaussian")
     noise_key, warm_key, chain_key, place_key, check_key = jr.split(key, 5)
     chains = max(_CHAINS, -(-num_particles // _DRAWS_A_PARTICLE))
     noise = even_noise(noise_key, _CHAINS, len(start), start.dtype)
@@ -163,33 +181,35 @@ def _found(key: Key, target: AbstractTarget, start: Vector, data: Batch, num_par
         )  # fmt: skip
     state = Hamiltonian(nearest.metric, 1.0).init(target, first, data)
     state = _inside(state, nearest.mean, target, data)
-    rounds, lines, sampler, stopped = _run(warm_key, chain_key, target, nearest, state, data)
-    spent += np.array(
-        [0, sum(part.gradients * part.points.shape[1] for part in lines), 0, sum(p.gradients for p in lines)]
-    )
+    bar.set_description_str("chains")
+    rounds, lines, sampler, stopped = _run(warm_key, chain_key, target, nearest, state, data, bar)
+    gradients, batches = sum(part.gradients for part in lines), sum(part.batches for part in lines)
+    spent += np.array([0, gradients + chains, 0, batches + 1])
     draws = joined(rounds)
     return _finished((place_key, check_key), target, data, draws, lines, sampler, num_particles, names, spent, stopped)
 
 
 def _run(
-    warm_key: Key, chain_key: Key, target: AbstractTarget, nearest: Gaussian, state: ChainState, data: Batch
+    warm_key: Key, chain_key: Key, target: AbstractTarget, nearest: Gaussian, state: ChainState, data: Batch, bar: Any
 ) -> tuple[list[Draws], list[Draws], Hamiltonian, bool]:
     """The rounds that count, all rounds, the sampler of the former, and whether Ctrl-C ended them."""
     n, d = state.points.shape
     sampler = Hamiltonian(nearest.metric, jnp.asarray(1.0 / d**0.25, state.points.dtype))
     on, off = jnp.ones((), state.points.dtype), jnp.zeros((), state.points.dtype)
-    lines: list[Draws] = []
-    for turn in range(2):
-        state, step, draws = one_round(jr.fold_in(warm_key, turn), target, sampler, state, data, on)
-        lines.append(draws)
-        sampler = Hamiltonian(measured_metric(draws, nearest.precision), step)
     thinning = min(max(1, n * d * ROUND * _MOST_ROUNDS // _MOST_NUMBERS), ROUND // 5)
+    lines: list[Draws] = []
     rounds: list[Draws] = []
     with interruptible() as interrupt:
+        for turn in range(2):
+            state, step, draws = one_round(jr.fold_in(warm_key, turn), target, sampler, state, data, on)
+            lines.append(draws)
+            sampler = Hamiltonian(measured_metric(draws, nearest.precision), step)
+            bar.update()
         for turn in range(_MOST_ROUNDS):
             state, _, draws = one_round(jr.fold_in(chain_key, turn), target, sampler, state, data, off)
             rounds.append(draws.thinned(thinning))
             lines.append(draws)
+            bar.update()
             if interrupt.requested:
                 break
             seen = mixing(joined(rounds).points)
@@ -206,28 +226,37 @@ def _finished(
 ) -> _Found:  # fmt: skip
     place_key, check_key = keys
     seen = mixing(draws.points)
-    estimates = moments_by_stein(jnp.asarray(draws.points), jnp.asarray(draws.scores), sampler.metric)
+    metric = sampler.metric
+    estimates = moments_by_stein(jnp.asarray(draws.points), jnp.asarray(draws.scores), metric)
     d = draws.points.shape[-1]
     half = draws.points.shape[1] // 2
-    halves = draws.points[:, :half], draws.points[:, half:], draws.points
-    ours, aside, everything = (jnp.asarray(part.reshape(-1, d)) for part in halves)
-    points = placed(place_key, ours, num_particles)
+    halves = draws.points[:, :half], draws.points[:, half:]
+    ours, aside = (_whitened(jnp.asarray(part.reshape(-1, d)), estimates.centre, metric) for part in halves)
+    white = placed(place_key, ours, num_particles)
     if num_particles > 1:
-        points = with_moments(points, everything, estimates.mean, estimates.variance)
-    scores = target.scores(points, data)
-    sd = jnp.sqrt(estimates.variance)
+        white = with_moments(white, estimates.mean, estimates.covariance)
+    points = _unwhitened(white, estimates.centre, metric)
+    values, scores = _look(target, points, data)
+    outside = ~(jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1))
+    if bool(jnp.any(outside)):
+        white = nearest_draws(white, outside, ours)
+        points = _unwhitened(white, estimates.centre, metric)
+        _, scores = _look(target, points, data)
+    sd = draws.points.std(axis=(0, 1))
+    mean_errors = np.asarray(estimates.mean_error) / np.where(sd > 0, sd, 1)
     quality = judged(
-        check_key, points, scores, aside, sampler.metric, seen,
-        estimates.mean_error / sd, estimates.variance_error / (2 * estimates.variance), draws,
+        check_key, white, jax.vmap(metric.pull_score)(scores), aside, seen, mean_errors,
+        float(estimates.identity_error), int(jnp.sum(outside)), draws,
     )  # fmt: skip
-    warnings = list(concerns(quality, seen, draws, names))
+    warnings = list(concerns(quality, seen, draws, names, num_particles >= MANY))
     status = Status.STOPPED if stopped else Status.FINISHED if warnings else Status.CONVERGED
     message = {
         Status.STOPPED: "Ctrl-C ended the run; this is what it had.",
         Status.FINISHED: "the run ended, and does not trust itself: see the warnings.",
         Status.CONVERGED: "means and spreads have settled.",
     }[status]
-    spent = spent + np.array([0, len(points), 0, 1])
+    looks = 2 if quality.outside else 1
+    spent = spent + np.array([0, looks * len(points), 0, looks])
     steps = sum(len(part.leaps) for part in lines)
     return _Found(
         _constrained(target, points), points, status, message, steps, _history(lines), sampler, warnings, quality,
@@ -254,6 +283,21 @@ def _improper(nearest: Gaussian, names: list[str]) -> str:
         f"the search for the posterior's mass came to no end: it runs away, farthest in {worst!r}. The density is flat "
         "or grows there, so that it has no finite mass: give the parameter a proper prior."
     )
+
+
+@eqx.filter_jit
+def _look(target: AbstractTarget, points: Points, data: Batch) -> tuple[Any, Points]:
+    return jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, data)
+
+
+@eqx.filter_jit
+def _whitened(points: Points, centre: Vector, metric: AbstractMetric) -> Points:
+    return jax.vmap(metric.whiten)(points - centre[None])
+
+
+@eqx.filter_jit
+def _unwhitened(points: Points, centre: Vector, metric: AbstractMetric) -> Points:
+    return centre[None] + jax.vmap(metric.unwhiten)(points)
 
 
 def _inside(state: ChainState, mean: Vector, target: AbstractTarget, data: Batch) -> ChainState:
@@ -309,15 +353,22 @@ def _precision(target: AbstractTarget, start: PyTree, data: Batch) -> Iterator[b
     if jnp.zeros(()).dtype == jnp.float64:  # the caller's own choice
         yield True
         return
-    with jax.enable_x64(True):
-        try:
-            _bound(target, start, data, True)
-            wide = True
-        except (TypeError, ValueError):
-            wide = False
+    wide = _runs_in_double(target, start, data)
+    if not wide:  # JAX may remember whole numbers as those of single precision, see `_forget_precision`
+        jax.clear_caches()
+        wide = _runs_in_double(target, start, data)
     inside: AbstractContextManager[Any] = jax.enable_x64(True) if wide else contextlib.nullcontext()
     with inside:
         yield wide
+
+
+def _runs_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> bool:
+    with jax.enable_x64(True):
+        try:
+            _bound(target, start, data, True)
+        except (TypeError, ValueError):
+            return False
+    return True
 
 
 def _forget_precision(target: AbstractTarget, points: Points, data: Batch) -> None:

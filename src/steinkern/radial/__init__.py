@@ -13,7 +13,10 @@ compiled, not when it is written. Under a mesh with an axis "particles" each dev
 `ring`).
 """
 
+import math
+import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import equinox as eqx
@@ -75,7 +78,7 @@ def radial_velocity(
         return _on_chip(kernel, some, part, precision=precision)
 
     def chosen(some: Array, part: Scored) -> Sums:
-        way = _chosen(backend, kernel, some, part)
+        way = _chosen(backend, kernel, some, part, precision)
         if backend == "auto" and way == "dense" and some.shape[0] * part.points.shape[0] > CACHED_PAIRS:
             return jax.lax.platform_dependent(some, part, cpu=tiled, default=dense)
         if way != "gpu":
@@ -134,14 +137,45 @@ def _everywhere(sums: Callable[[Array, Scored], Any], at: Array, source: Scored)
     return over_ring(sums, at, source, devices) if devices > 1 else sums(at, source)
 
 
-def _chosen(backend: Backend, kernel: AbstractScalarKernel, at: Array, source: Scored) -> Backend:
+def _chosen(
+    backend: Backend, kernel: AbstractScalarKernel, at: Array, source: Scored, precision: Precision = "float32"
+) -> Backend:
     if backend == "gpu" and at.dtype != jnp.float32:
         raise ValueError(f"`backend` 'gpu' computes in float32, got {at.dtype} points. Take 'tiled', or 'auto'.")
+    if backend == "gpu" and not _has_gpu():
+        raise ValueError("`backend` 'gpu' needs an NVIDIA GPU, and JAX sees none. Take 'tiled', or 'auto'.")
+    if backend == "dense":
+        _check_room(at, source)
     if backend != "auto":
         return backend
     if at.shape[0] * source.points.shape[0] <= DENSE_PAIRS:
         return "dense"
-    return "gpu" if at.dtype == jnp.float32 and gpu.fits(kernel, at.shape[1]) else "tiled"
+    return "gpu" if at.dtype == jnp.float32 and gpu.fits(kernel, at.shape[1], precision) else "tiled"
+
+
+@cache
+def _has_gpu() -> bool:
+    return any(device.platform == "gpu" for device in jax.devices())
+
+
+def _check_room(at: Array, source: Scored) -> None:
+    """Raise where the distances alone are more than the device's memory."""
+    needed = at.shape[0] * source.points.shape[0] * at.dtype.itemsize
+    limit = _memory()
+    if needed > limit:
+        raise ValueError(
+            f"`backend` 'dense' needs {needed / 1e9:.0f} GB for the distances of {at.shape[0]:,} × "
+            f"{source.points.shape[0]:,} points, and the device has {limit / 1e9:.0f}. Take 'tiled', or 'auto'."
+        )
+
+
+@cache
+def _memory() -> float:
+    """Bytes of the device that JAX uses; infinite where it does not say."""
+    device = jax.devices()[0]
+    if device.platform == "cpu" and hasattr(os, "sysconf"):
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
 
 
 @eqx.filter_custom_jvp

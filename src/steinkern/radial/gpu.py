@@ -14,7 +14,8 @@ of points that moved a little, a point is at distance zero from itself, and the 
 """
 
 import math
-from functools import partial
+import warnings
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import equinox as eqx
@@ -33,8 +34,20 @@ PRECISIONS = get_args(Precision)
 _CHUNK = 64  # coordinates of a product
 _LARGEST = 2.0**14  # of kernel values, which decay from there: 16 bits reach 2⁻¹⁴ without losing digits
 _POINT_SCALE, _SCORE_SCALE = 2.0**9, 2.0**8
-_SHARED_BYTES = 224 * 1024  # of a multiprocessor, less what the compiler takes for itself
-_MEASURED = 512  # dimensions
+_SHARED_KIB = {
+    (7, 0): 96,
+    (7, 5): 64,
+    (8, 0): 163,
+    (8, 6): 99,
+    (8, 7): 163,
+    (8, 9): 99,
+    (9, 0): 227,
+    (10, 0): 227,
+    (12, 0): 99,
+}
+"""Of a program, by compute capability, as NVIDIA's programming guide has it."""
+_SPARE_KIB = 3  # what the compiler takes for itself
+_MOST_DIMENSIONS = 512
 
 
 class Tile(NamedTuple):
@@ -50,6 +63,16 @@ class Tile(NamedTuple):
         points, scores = _at_once(_padded_width(d)), _held(_padded_width(d + 1))
         rows = 2 * self.rows * points * (1 + digits.x)
         return rows + 2 * self.stages * self.columns * (points * (1 + digits.y) + profiles * scores * (1 + digits.v))
+
+
+@cache
+def shared_bytes() -> int:
+    """What a program may have of the memory on the chip of the GPU that JAX sees, or of an H200 where there is none."""
+    if jax.default_backend() != "gpu":
+        return (_SHARED_KIB[9, 0] - _SPARE_KIB) * 1024
+    major, _, minor = str(getattr(jax.devices()[0], "compute_capability", "7.5")).partition(".")
+    known = max((found for found in _SHARED_KIB if found <= (int(major), int(minor or 0))), default=(7, 5))
+    return (_SHARED_KIB[known] - _SPARE_KIB) * 1024
 
 
 def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
@@ -69,14 +92,28 @@ def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
     else:
         best = Tile(128, 64, 8, 3 if digits.v and not digits.k else 2)
     others = (Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1))
-    fitting = (tile for tile in (best, *others) if tile.shared_bytes(d, digits, profiles) <= _SHARED_BYTES)
+    fitting = (tile for tile in (best, *others) if tile.shared_bytes(d, digits, profiles) <= shared_bytes())
     return next(fitting, None)
 
 
-def fits(kernel: AbstractScalarKernel, d: int) -> bool:
-    """Whether "auto" takes this kernel here: numbers for arrays, and no more dimensions than were measured."""
+def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
+    """Whether "auto" takes this kernel here: numbers for arrays, not too many dimensions, and room on the chip."""
     numbers = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
-    return numbers and d <= _MEASURED
+    if not numbers or d > _MOST_DIMENSIONS:
+        return False
+    profiles = 1 if kernel.constant_slope(jnp.float32) is not None else 2
+    room = tile_for(d, digits_for(kernel, d, precision), profiles) is not None
+    if not room:
+        _say_once(
+            f"the GPU has too little memory on its chip ({shared_bytes() // 1024} KiB) for its own kernel in {d} "
+            "dimensions: velocities go in tiles, which takes several times as long."
+        )
+    return room
+
+
+@cache
+def _say_once(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
 
 
 class Digits(NamedTuple):

@@ -37,6 +37,8 @@ def facts(record: Record) -> list[tuple[str, str]]:
         ("Metric", in_words(rule.get("settings"))),
         ("Step rule", _step_rule(inner)),
         ("Particles and steps", f"{record.num_particles:,} particles, {record.num_steps:,} steps"),
+        ("Quality", str(settings.get("quality") or "")),
+        ("Cost", str(settings.get("cost") or "")),
         ("Key", _key(settings.get("key"))),
         ("Options", _options(settings)),
         ("Versions", ", ".join(f"{name} {number}" for name, number in record.versions.items())),

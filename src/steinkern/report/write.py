@@ -12,7 +12,7 @@ from ..files import prepare_directory, write_text
 from . import charts, tables
 from .facts import facts
 from .flow import flow
-from .record import RECORD_PARTICLES, Frames, Record
+from .record import Frames, Record
 
 _TRACES = {  # the order of the page; whether the axis is logarithmic, a level to compare with, what it is
     "velocity norm": (True, None, "Root mean square of the velocity. It falls as the particles come to rest."),
@@ -65,7 +65,7 @@ def write_report(
         flow_note=_paragraph(
             record.coordinates_note,
             left_out,
-            "" if record.frames else f"Only the last particles are known. {RECORD_PARTICLES}",
+            "" if record.frames else f"Only the last particles are known. {record.no_flow}",
         ),
         table=table,
         filter_hidden="" if number > _FILTERED else "hidden",
