@@ -106,11 +106,11 @@ def after(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
     """
     if run.done < LONG_ENOUGH or not run.loop.healthy:
         return
-    yield from _found(lambda: _flat(run, first, last))
+    coarse = _found(lambda: _coarse(run, batch))
+    yield from coarse or _found(lambda: _flat(run, first, last))  # digits that are lost make a density look flat
     yield from _found(lambda: _unconverged(run)) or _found(lambda: _restless(run))
     decoupled = _found(lambda: _decoupled(run, batch))
     yield from decoupled or _found(lambda: _collapsed(run))  # the first is a cause of the second
-    yield from _found(lambda: _coarse(run, batch))
 
 
 def _found(look: Callable[[], Iterator[str]]) -> list[str]:
