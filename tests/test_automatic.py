@@ -43,8 +43,9 @@ def on_a_gaussian():
 def test_a_badly_scaled_gaussian_is_found_from_afar_and_nothing_warns(on_a_gaussian):
     points = np.asarray(on_a_gaussian.particles)
     assert points.shape == (100, 2)
-    np.testing.assert_allclose((points.mean(0) - MEAN) / SDS, 0, atol=0.01)
-    np.testing.assert_allclose(points.std(0), SDS, rtol=0.01)
+    # Moments are exact on a Gaussian, but for the ridge of the regressions, 1e-8 of their scale.
+    np.testing.assert_allclose((points.mean(0) - MEAN) / SDS, 0, atol=1e-5)
+    np.testing.assert_allclose(points.std(0), SDS, rtol=1e-5)
     assert on_a_gaussian.status is sk.Status.CONVERGED
     assert on_a_gaussian.warnings == ()
 
@@ -144,7 +145,7 @@ def test_a_narrow_direction_is_kept_and_reverse_mode_alone_is_enough(quickly):
     log_density.defvjp(forward, backward)
     points = np.asarray(sk.sample(jr.key(0), log_density, np.zeros(3)).points)
     assert abs((points[:, 2] - points[:, 0] - points[:, 1]).std() / 1e-3 - 1) < 0.05
-    np.testing.assert_allclose(points.std(0), [1, 1, 2**0.5], rtol=0.05)
+    np.testing.assert_allclose(points.std(0), [1, 1, 2**0.5], rtol=0.05)  # what `sample` calls known: 0.03, and some
 
 
 def test_a_funnel_warns(quickly):
@@ -165,7 +166,9 @@ def test_four_separate_modes_have_their_shares_though_one_start_was_given(quickl
         warnings.simplefilter("ignore", sk.SteinWarning)
         points = np.asarray(sk.sample(jr.key(0), log_density, np.array([0.1, -0.2])).points)
     quadrants = np.array([np.mean((points * np.sign(centre) > 0).all(axis=1)) for centre in np.asarray(centres)])
-    np.testing.assert_allclose(quadrants, [0.4, 0.3, 0.2, 0.1], atol=0.08)
+    np.testing.assert_allclose(
+        quadrants, [0.4, 0.3, 0.2, 0.1], atol=0.08
+    )  # a hundred particles: 0.01 each, and chains that jump now and then
 
 
 @pytest.mark.parametrize(
@@ -239,7 +242,9 @@ def test_the_nearest_gaussian_satisfies_steins_identities_over_its_own_cloud():
     sds = np.sqrt(np.diagonal(np.linalg.inv(found.precision)))
     np.testing.assert_allclose(jnp.mean(scores, axis=0) * sds, 0, atol=0.05)  # settled to a hundredth of a nat
     curvature = -jnp.mean(jax.vmap(jax.hessian(skewed))(points), axis=0)
-    np.testing.assert_allclose(curvature * np.outer(sds, sds), found.precision * np.outer(sds, sds), atol=0.1)
+    np.testing.assert_allclose(
+        curvature * np.outer(sds, sds), found.precision * np.outer(sds, sds), atol=0.1
+    )  # likewise
 
 
 def test_many_dimensions_take_the_diagonal_alone():
@@ -287,9 +292,12 @@ def test_chains_have_the_moments_of_the_target_and_a_step_size_for_it(chains):
     assert 0.3 < float(step) < 2
     assert 0.65 < float(draws.acceptance.mean()) < 0.95
     points = np.asarray(draws.points).reshape(-1, 2)
+    # Standard errors of 5,000 draws that are worth a half: 0.013 in the mean, 0.04 of the variance; four of them.
     np.testing.assert_allclose(points.mean(0), DIGAMMA_3, atol=0.05)
     np.testing.assert_allclose(points.var(0), TRIGAMMA_3, rtol=0.15)
-    np.testing.assert_allclose(metric.multiply(jnp.array([1.0, 0.0]))[0], 1 / TRIGAMMA_3, rtol=0.2)
+    np.testing.assert_allclose(
+        metric.multiply(jnp.array([1.0, 0.0]))[0], 1 / TRIGAMMA_3, rtol=0.2
+    )  # half as many draws
 
 
 def test_steins_identity_takes_noise_out_of_moments(chains):
@@ -300,7 +308,9 @@ def test_steins_identity_takes_noise_out_of_moments(chains):
     mean = found.centre + metric.unwhiten(found.mean)
     assert (np.abs(mean - DIGAMMA_3) < 5 * found.mean_error).all()
     root = np.asarray(metric.inverse_root)
-    np.testing.assert_allclose(np.diagonal(root @ found.covariance @ root.T), TRIGAMMA_3, rtol=0.1)
+    np.testing.assert_allclose(
+        np.diagonal(root @ found.covariance @ root.T), TRIGAMMA_3, rtol=0.1
+    )  # as above, less noise
     assert float(found.identity_error) < 5
 
 
@@ -318,6 +328,7 @@ def test_steins_identity_makes_moments_of_a_gaussian_exact_and_narrow_directions
 def test_a_correction_that_is_no_noise_is_refused_and_an_edge_is_seen():
     points = jnp.abs(jr.normal(jr.key(0), (50, 100, 1)))  # half of a Gaussian: E[s] is not 0
     found = moments_by_stein(points, -points, metric_of(jnp.ones((1, 1))))
+    # Four standard errors of 5,000 draws: 0.03 in the mean, 0.03 in the variance.
     np.testing.assert_allclose(found.centre + found.mean, (2 / np.pi) ** 0.5, atol=0.03)
     np.testing.assert_allclose(found.covariance, 1 - 2 / np.pi, atol=0.03)
     assert float(found.identity_error) > 20
@@ -332,7 +343,7 @@ def test_a_jump_leaves_the_target_as_it_is(quickly):
         state, _ = eqx.filter_jit(sampler.step)(jr.key(turn), state, target)
     moved = np.mean(np.any(np.abs(state.points - exact) > 1e-3, axis=1))
     assert moved > 0.3
-    points = np.asarray(state.points)
+    points = np.asarray(state.points)  # 4,000 draws: five standard errors of the mean, three of the variance
     np.testing.assert_allclose(points.mean(0), DIGAMMA_3, atol=0.05)
     np.testing.assert_allclose(points.var(0), TRIGAMMA_3, rtol=0.1)
 
@@ -341,8 +352,8 @@ def test_chains_that_have_settled_are_told_from_those_that_drift_or_stay_apart()
     still = jr.normal(jr.key(0), (200, 100, 2))
     found = mixing(np.asarray(still))
     assert settled(found)
-    np.testing.assert_allclose(found.mean_error, 1 / np.sqrt(20_000), rtol=0.4)
-    np.testing.assert_allclose(found.r_hat, 1, atol=0.01)
+    np.testing.assert_allclose(found.mean_error, 1 / np.sqrt(20_000), rtol=0.4)  # from 100 chains: 7 percent
+    np.testing.assert_allclose(found.r_hat, 1, atol=0.01)  # √(1 + 1/200), and noise
     moving = still + jnp.linspace(0, 1, 200)[:, None, None] * jnp.array([0.0, 1.0])[None, None]
     assert drifting(mixing(np.asarray(moving)))
     apart = still + 5.0 * jnp.asarray(np.arange(100) % 2, float)[None, :, None]

@@ -52,11 +52,11 @@ def initialize(
             f"`{missing[0]}` must be given where {' and '.join(f'`{n}`' for n in given if n not in missing)} "
             f"{'is' if len(missing) == 2 else 'are'}. Give all three, or none and let JAX find them from the cluster."
         )
-    if not missing:
+    if coordinator_address is not None and num_processes is not None and process_id is not None:
         _check_address(coordinator_address)
         check_count("num_processes", num_processes)
         check_count("process_id", process_id, least=0)
-        if process_id >= num_processes:  # type: ignore[operator]
+        if process_id >= num_processes:
             raise ValueError(
                 f"`process_id` must be below `num_processes`, {num_processes}, got {process_id}: they count from 0."
             )

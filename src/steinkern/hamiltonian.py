@@ -31,8 +31,6 @@ class ChainState(NamedTuple):
     scores: Points
     acceptance: Float[Array, " n"]
     """Of every chain's last trajectory: the probability that it was accepted."""
-    jumped: Float[Array, " n"]
-    """1 where the chain's last jump was accepted."""
     leaps: Int[Array, ""]
     """Leapfrog steps of the last trajectory."""
 
@@ -72,8 +70,7 @@ class Hamiltonian(AbstractSampler):
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
         values, scores = _look(target, points, batch)
-        nothing = jnp.zeros(points.shape[0], points.dtype)
-        return ChainState(points, values, scores, nothing, nothing, jnp.zeros((), jnp.int32))
+        return ChainState(points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32))
 
     def step(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch = None) -> tuple[ChainState, Info]:
         trajectory_key, jump_key = jr.split(key)
@@ -137,7 +134,6 @@ class Hamiltonian(AbstractSampler):
             points=state.points.at[jumping].set(new[0]),
             log_densities=state.log_densities.at[jumping].set(new[1]),
             scores=state.scores.at[jumping].set(new[2]),
-            jumped=jnp.zeros_like(state.jumped).at[jumping].set(accepted.astype(state.jumped.dtype)),
         )
 
 

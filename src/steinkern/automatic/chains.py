@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .._types import Batch, Key, Points, Scalar, like
 from ..hamiltonian import ChainState, Hamiltonian
-from ..metric import AbstractMetric
+from ..metric import AbstractMetric, DenseMetric
 from ..sampler import Info
 from ..target import AbstractTarget
 from .gaussian import Precision, metric_of
@@ -28,7 +28,6 @@ class Draws(NamedTuple):
     points: Any
     scores: Any
     acceptance: Any
-    jumped: Any
     leaps: Any
     info: Info
 
@@ -48,7 +47,7 @@ class Draws(NamedTuple):
 
 
 def _draw(state: ChainState, info: Info) -> Draws:
-    return Draws(state.points, state.scores, state.acceptance, state.jumped, state.leaps, info)
+    return Draws(state.points, state.scores, state.acceptance, state.leaps, info)
 
 
 def joined(parts: list[Draws]) -> Draws:
@@ -94,10 +93,11 @@ def _metric(points: Points, precision: Precision) -> AbstractMetric:
     if precision.ndim == 1:
         variance = (jnp.sum(centred**2, axis=0) + d / precision) / (n + d)
         return metric_of(1 / variance)
-    white = jax.vmap(metric_of(precision).whiten)(centred)
+    given = metric_of(precision)
+    assert isinstance(given, DenseMetric)
+    white = jax.vmap(given.whiten)(centred)
     relative = (white.T @ white + d * jnp.eye(d, dtype=points.dtype)) / (n + d)
     # (R⁻¹ C R⁻ᵀ)⁻¹ = Rᵀ C⁻¹ R with C the covariance of what is whitened
-    root = metric_of(precision).root  # type: ignore[attr-defined]
     values, vectors = jnp.linalg.eigh(relative)
-    back = root.T @ vectors
+    back = given.root.T @ vectors
     return metric_of((back / values[None]) @ back.T)

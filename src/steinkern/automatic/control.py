@@ -52,8 +52,8 @@ def moments_by_stein(points: Float[Array, "t n d"], scores: Float[Array, "t n d"
     spacing = max(1, t * n // _LARGEST)
     enough = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MOST_DIMENSIONS
 
-    def corrected(values: Float[Array, "t n k"], controls: Float[Array, "t n c"]) -> tuple[Array, Array]:
-        """The means of `values` over chains, (n, k), and which of them are corrected."""
+    def corrected(values: Float[Array, "t n k"], controls: Float[Array, "t n c"]) -> Float[Array, "n k"]:
+        """The means of `values` by chain, corrected where that is better."""
         few, own = (part[::spacing].reshape(-1, part.shape[-1]) for part in (controls, values))
         few, own = few - jnp.mean(few, axis=0, keepdims=True), own - jnp.mean(own, axis=0, keepdims=True)
         gram = few.T @ few
@@ -63,16 +63,16 @@ def moments_by_stein(points: Float[Array, "t n d"], scores: Float[Array, "t n d"
         better = plain - jnp.mean(controls, axis=0) @ slopes
         apart = jnp.abs(jnp.mean(better, axis=0) - jnp.mean(plain, axis=0))
         accepted = (_error(better) < _error(plain)) & (apart <= _NOISE * _error(plain))
-        return jnp.where(accepted[None], better, plain), accepted
+        return jnp.where(accepted[None], better, plain)
 
-    means = corrected(white, pulled)[0] if enough else jnp.mean(white, axis=0)
+    means = corrected(white, pulled) if enough else jnp.mean(white, axis=0)
     mean = jnp.mean(means, axis=0)
     inner = white - mean[None, None]
     identity = jnp.eye(d, dtype=points.dtype)
 
     def row(i: Array) -> Vector:
         products = inner[:, :, i, None] * pulled + identity[i][None, None]  # E[u_i s_k] = −δ_ik
-        return jnp.mean(corrected(inner[:, :, i, None] * inner, jnp.concatenate([products, pulled], axis=2))[0], axis=0)
+        return jnp.mean(corrected(inner[:, :, i, None] * inner, jnp.concatenate([products, pulled], axis=2)), axis=0)
 
     plain = jnp.tensordot(inner, inner, axes=((0, 1), (0, 1))) / (t * n)
     covariance = plain

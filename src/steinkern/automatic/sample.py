@@ -180,7 +180,7 @@ def _found(key: Key, target: AbstractTarget, start: Vector, data: Batch, num_par
             int(nearest.rounds), _history([]), sampler, [], None, Cost(*map(int, spent)),
         )  # fmt: skip
     state = Hamiltonian(nearest.metric, 1.0).init(target, first, data)
-    state = _inside(state, nearest.mean, target, data)
+    state = _inside(state)
     bar.set_description_str("chains")
     rounds, lines, sampler, stopped = _run(warm_key, chain_key, target, nearest, state, data, bar)
     gradients, batches = sum(part.gradients for part in lines), sum(part.batches for part in lines)
@@ -300,7 +300,7 @@ def _unwhitened(points: Points, centre: Vector, metric: AbstractMetric) -> Point
     return centre[None] + jax.vmap(metric.unwhiten)(points)
 
 
-def _inside(state: ChainState, mean: Vector, target: AbstractTarget, data: Batch) -> ChainState:
+def _inside(state: ChainState) -> ChainState:
     """Chains that begin where the density is not finite go to where others are."""
     good = jnp.isfinite(state.log_densities) & jnp.all(jnp.isfinite(state.scores), axis=1)
     if bool(jnp.all(good)):
