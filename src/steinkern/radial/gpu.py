@@ -47,7 +47,7 @@ _SHARED_KIB = {
 }
 """Of a program, by compute capability, as NVIDIA's programming guide has it."""
 _SPARE_KIB = 3  # what the compiler takes for itself
-_MOST_DIMENSIONS = 512
+_MOST_DIMENSIONS = 384  # on an H200 XLA's tiles take as long from about there on: distances are computed more than once
 
 
 class Tile(NamedTuple):
@@ -301,8 +301,12 @@ def _program(evaluate: Any, structure: Any, both: bool, tile: Tile, *references:
             turned = _Halves(right.high.T, None if right.low is None else right.low.T)
             return _added(left, turned, inner) if few else inner + one * _added(left, turned, nothing)  # why: see below
 
-        # Few chunks are written out one after the other; many would take minutes to compile.
-        inner = jax.lax.fori_loop(0, width // chunk, multiply, nothing, unroll=few)
+        inner = nothing
+        if few:
+            for i in range(width // chunk):
+                inner = multiply(i, inner)
+        else:  # written out one after the other, many chunks would take minutes to compile
+            inner = jax.lax.fori_loop(0, width // chunk, multiply, inner)
         r2 = factor * inner + (own_norms[:, None] + y_norms[some][None, :])
         part = jnp.zeros(total.shape, total.dtype)
         for values, column in zip(evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
