@@ -91,17 +91,19 @@ class DenseMetric(AbstractMetric):
     def size(self) -> int:
         return self.root.shape[-1]
 
+    # The vector stands on the left: over many of them that is one product of matrices, and nothing to transpose.
+
     def whiten(self, vector: Vector) -> Vector:
-        return _dot(self.root, vector)
+        return _dot(vector, self.root.T)
 
     def unwhiten(self, vector: Vector) -> Vector:
-        return _dot(self.inverse_root, vector)
+        return _dot(vector, self.inverse_root.T)
 
     def pull_score(self, score: Vector) -> Vector:
-        return _dot(self.inverse_root.T, score)
+        return _dot(score, self.inverse_root)
 
     def push_score(self, score: Vector) -> Vector:
-        return _dot(self.root.T, score)
+        return _dot(score, self.root)
 
     def logdet(self) -> Scalar:
         return self.log_determinant
