@@ -6,25 +6,28 @@ The toy mixture (50 particles, 300 steps), Covertype by mixture (20 particles, 2
 by mixture with KFAC (10 particles, 4500 steps), with the studies' own samplers. Where the data are not there, random
 numbers of the same shape stand for them, and the settings say so.
 
-For the shares every part is compiled alone, in a loop of as many turns as the fit takes of it (curvature every few
-steps, factors more rarely). "other" is what is left of a second call: drawing the batch, the step rule, the judgement
-of a step, the history, and the host. A part alone may take longer than fused into a step, so "other" may be small or,
-within the noise, negative. On a busy machine the threads of a BLAS that spin while they wait make factorisation look
-dear.
+The shares come from a profile of a second call, in a process of its own (`traced.py`): of the time that the compiled
+loop's instructions ran, what the library's named parts took. "bandwidth" is the kernel's, and the mixture's weights;
+"other" the step rule, the judgement of a step, the history. "busy" is the time of all instructions over that of a
+second call: on a GPU the rest is launching kernels, which are too short to fill it; above 1 several threads ran.
 """
 
 import argparse
+import json
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import traced
 
 import steinkern as sk
 from steinkern.experiments import covtype_study, uci_study
@@ -33,9 +36,12 @@ from steinkern.experiments.results import Row, aligned, write_results
 from steinkern.experiments.toy_targets import TARGETS
 from steinkern.files import environment
 from steinkern.models import NetworkPrior, RegressionNetwork, logistic_posterior, network_posterior
-from steinkern.particles import Scored
 
-PARTS = ("score", "curvature", "factorisation", "velocity")
+PROGRAM = "advance"
+"""The compiled loop of `fit`."""
+PARTS = ("batch", "score", "curvature", "factorisation", "bandwidth", "velocity")
+"""The library's `jax.named_scope`s."""
+PROFILED_STEPS = 300
 
 
 class Fit(NamedTuple):
@@ -105,69 +111,54 @@ def seconds_of(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def looped(part: Callable[[Any], Any], start: Any, turns: int, rounds: int) -> float:
-    """The best time of so many turns of a part, each fed by the one before so that none can be left out."""
-
-    def turn(carry: Any, _: None) -> tuple[Any, None]:
-        leaves = [leaf for leaf in jax.tree.leaves(part(carry)) if eqx.is_inexact_array(leaf)]
-        shift = 1e-30 * sum(jnp.sum(leaf).astype(jnp.float32) for leaf in leaves)
-        return jax.tree.map(lambda leaf: leaf + shift.astype(leaf.dtype), carry), None
-
-    compiled = jax.jit(lambda first: jax.lax.scan(turn, first, length=turns)[0]).lower(start).compile()
-    compiled(start)
-    return min(seconds_of(lambda: compiled(start)) for _ in range(rounds))
+def profiled(name: str, directory: Path, steps: int, dump: Path) -> dict[str, float]:
+    """Seconds a step in each part, by a profile of a call after the first; for a process that does nothing else."""
+    fit = FITS[name](directory)._replace(num_steps=steps)
+    fit.run()
+    found = traced.seconds_by_part(lambda: fit.run().points, PROGRAM, PARTS, dump)
+    return {part: seconds / steps for part, seconds in found.items()}
 
 
-def parts(fit: Fit, result: sk.Result, rounds: int) -> dict[str, float]:
-    """Seconds of a whole fit in each part, at the particles and the metric that it ended with."""
-    target, rule, points = result.target, fit.sampler.rule, result.points
-    data = jax.tree.map(jnp.asarray, fit.data)
-    batch = target.batch(data, fit.batch_size, jr.key(2))
-    scores, settings, state = target.scores(points, batch), rule.settings, result.loop.state.rule
-    inexact, rest = eqx.partition(state.curvature, eqx.is_inexact_array)
-    measured = -(-fit.num_steps // (settings.measure_every if settings.decay else settings.refresh_every))
-    factorised = -(-fit.num_steps // settings.refresh_every)
-
-    def velocity(points: Any) -> Any:
-        # The rule's own kernel; its metric is at hand, so neither curvature nor factors are due.
-        kernel = eqx.tree_at(lambda r: r.settings, rule, sk.MetricSettings(refresh_every=2))
-        now = state._replace(steps=jnp.ones((), jnp.int32))
-        return kernel.update(now, target, points, batch)[1].velocity(points, Scored.uniform(points, scores))
-
-    return {
-        "score": looped(lambda x: target.scores(x, batch), points, fit.num_steps, rounds),
-        "curvature": looped(lambda x: rule._measure(target, x, batch), points, measured, rounds),
-        "factorisation": looped(lambda c: rule._factorise(eqx.combine(c, rest)), inexact, factorised, rounds),
-        "velocity": looped(velocity, points, fit.num_steps, rounds),
-    }
+def seconds_by_part(fit: Fit, directory: Path) -> dict[str, float]:
+    """Seconds a step in each part, from a process in which XLA writes down the names of its instructions."""
+    steps = min(fit.num_steps, PROFILED_STEPS)
+    with TemporaryDirectory() as dump:
+        call = [sys.executable, __file__, "--data", str(directory), "--profiled", fit.name, str(steps), dump]
+        run = subprocess.run(call, env=traced.dumping(dump, PROGRAM), capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise RuntimeError(f"The profile of {fit.name} failed:\n{run.stderr}")
+    return json.loads(run.stdout.splitlines()[-1])
 
 
-def rows_of(fit: Fit, rounds: int) -> list[Row]:
+def rows_of(fit: Fit, rounds: int, directory: Path) -> list[Row]:
     """First and second calls, and the shares."""
     first = seconds_of(lambda: fit.run().points)
     again = np.asarray([seconds_of(lambda: fit.run().points) for _ in range(rounds)])
     result = fit.run()
     if result.num_steps < fit.num_steps:
         print(f"{fit.name}: only {result.num_steps} of {fit.num_steps} steps were taken: {result.message}")
-    found = parts(fit, result, rounds)
-    second = float(again.min())
-    shares = {name: found[name] / second for name in PARTS}
-    shares["other"] = 1 - sum(shares.values())
-    case, spread = fit.name, float(again.std(ddof=1) / np.sqrt(rounds)) if rounds > 1 else float("nan")
-    rows = [Row(case, "mixture", "first_seconds", first, float("nan"), 1)]
-    rows.append(Row(case, "mixture", "second_seconds", second, spread, rounds))
-    return rows + [Row(case, "mixture", f"share_{name}", share, float("nan"), 1) for name, share in shares.items()]
+    found, second = seconds_by_part(fit, directory), float(again.min())
+    total = sum(found.values())
+    told = {f"share_{part}": seconds / total for part, seconds in found.items()}
+    told["busy"] = total * fit.num_steps / second
+    spread = float(again.std(ddof=1) / np.sqrt(rounds)) if rounds > 1 else float("nan")
+    rows = [Row(fit.name, "mixture", "first_seconds", first, float("nan"), 1)]
+    rows.append(Row(fit.name, "mixture", "second_seconds", second, spread, rounds))
+    return rows + [Row(fit.name, "mixture", metric, value, float("nan"), 1) for metric, value in told.items()]
 
 
 def markdown(rows: list[Row]) -> str:
     found = {(row.case, row.metric): row.mean for row in rows}
     names = (*PARTS, "other")
-    lines = ["| fit | first call | second call | " + " | ".join(names) + " |", "|---" * (3 + len(names)) + "|"]
+    lines = ["| fit | first call | second call | " + " | ".join(names) + " | busy |", "|---" * (4 + len(names)) + "|"]
     for case in dict.fromkeys(row.case for row in rows):
         shares = " | ".join(f"{100 * found[case, f'share_{name}']:.0f} %" for name in names)
         times = f"{found[case, 'first_seconds']:.2f} s | {found[case, 'second_seconds']:.2f} s"
-        lines.append(f"| {case} | {times} | {shares} |")
+        lines.append(f"| {case} | {times} | {shares} | {found[case, 'busy']:.2f} |")
     return "\n".join(lines) + "\n"
+
+
+FITS: dict[str, Callable[[Path], Fit]] = {"toy": toy, "covtype": covtype, "concrete": concrete}
 
 
 def main() -> None:
@@ -175,15 +166,20 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the data directory, as in `steinkern reproduce --data`")
     parser.add_argument("--quick", action="store_true", help="a tenth of the steps, one round")
     parser.add_argument("--json", metavar="PATH", type=Path, help="write the numbers to PATH, a table beside it")
+    parser.add_argument("--profiled", nargs=3, metavar=("FIT", "STEPS", "DUMP"), help="the parts of one fit, as JSON")
     options = parser.parse_args()
     directory, rows, notes = data_directory(options.data), [], {}
     rounds = 1 if options.quick else 3
     warnings.simplefilter("ignore", sk.SteinWarning)  # what is found is not looked at, only how long it takes
-    for make in (toy, covtype, concrete):
+    if options.profiled:
+        name, steps, dump = options.profiled
+        print(json.dumps(profiled(name, directory, int(steps), Path(dump))))
+        return
+    for make in FITS.values():
         fit = make(directory)
         if options.quick:
             fit = fit._replace(num_steps=fit.num_steps // 10)
-        rows += rows_of(fit, rounds)
+        rows += rows_of(fit, rounds, directory)
         notes[fit.name] = f"{fit.note}; {fit.num_steps} steps"
         print(aligned(markdown(rows)), flush=True)
     if options.json:
@@ -193,7 +189,7 @@ def main() -> None:
             "dtype": "float32",
             "data": notes,
             "second_seconds": "the best of the calls after the first",
-            "shares": "of a second call: each part compiled alone, in a loop of as many turns as the fit takes of it",
+            "shares": f"of the compiled loop's time in instructions, by a profile of up to {PROFILED_STEPS} steps",
         }
         write_results(options.json, "fits", told, rows)
         options.json.with_suffix(".md").write_text(markdown(rows))

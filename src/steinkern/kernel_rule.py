@@ -60,7 +60,8 @@ class Plain(AbstractKernelRule):
     def update(
         self, state: None, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[None, AbstractMatrixKernel]:
-        return None, self.kernel.adapt(points)
+        with jax.named_scope("bandwidth"):
+            return None, self.kernel.adapt(points)
 
     def check(self, points: Points) -> None:
         self.kernel.check(points.shape[1])
@@ -188,6 +189,7 @@ class Averaged(AbstractKernelRule):
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
 
+        @jax.named_scope("bandwidth")
         def kernel(metric: AbstractMetric, own: Points) -> AbstractMatrixKernel:
             return Preconditioned(self.kernel, metric).adapt(own)
 
@@ -206,9 +208,11 @@ class Averaged(AbstractKernelRule):
     def damped(self, factor: float) -> "Averaged":
         return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
 
+    @jax.named_scope("curvature")
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
         return self.curvature.at(target, points, batch).average()
 
+    @jax.named_scope("factorisation")
     def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
         if self.repair is not None:
             if not isinstance(curvature, Dense):
@@ -281,6 +285,7 @@ class MixtureAt(AbstractKernelRule):
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
         places = self.places(points)
 
+        @jax.named_scope("bandwidth")
         def kernel(metrics: AbstractMetric, anchors: Float[Array, "l d"], own: Points) -> AbstractMatrixKernel:
             return Mixture.of(self.kernel, metrics, anchors, own, self.temperature, self.weighting)
 
@@ -288,11 +293,13 @@ class MixtureAt(AbstractKernelRule):
             return state, _over_blocks(kernel, state.metric, places, points)
         return state, kernel(state.metric, places, points)
 
+    @jax.named_scope("curvature")
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
         each = self.curvature.at(target, self.places(points), batch)
         mean = each.average()
         return jax.vmap(lambda own: own.blend(mean, self.own_share))(each)
 
+    @jax.named_scope("factorisation")
     def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
         symmetric = not self.kernel.rotation_invariant
         return jax.vmap(lambda own: own.factorise(self.settings.damping, symmetric=symmetric))(curvature)

@@ -83,7 +83,8 @@ def advance(
     def body(carry: tuple[LoopState, Record]) -> tuple[LoopState, Record]:
         before, records = carry
         batch_key, sampler_key = step_keys(key, before.step)
-        batch = target.batch(data, batch_size, batch_key)
+        with jax.named_scope("batch"):
+            batch = target.batch(data, batch_size, batch_key)
         power = jnp.ones(()) if tempering is None else tempering(before.step)
         now = target if tempering is None else target.tempered(power)
         state, info = sampler.step(sampler_key, before.state, now, batch)

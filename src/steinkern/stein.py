@@ -42,7 +42,8 @@ class SVGD(AbstractSampler):
     def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         scores = target.scores(state.points, batch)
         rule, kernel = self.rule.update(state.rule, target, state.points, batch)
-        velocity = kernel.velocity(state.points, Scored.uniform(state.points, scores))
+        with jax.named_scope("velocity"):
+            velocity = kernel.velocity(state.points, Scored.uniform(state.points, scores))
         return transported(self.optimiser, state, velocity, scores, rule)
 
     def check(self, points: Points) -> None:

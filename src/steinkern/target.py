@@ -146,6 +146,7 @@ class AbstractTarget(eqx.Module):
         """∇log p."""
         return jax.grad(self.log_density)(vector, batch)
 
+    @jax.named_scope("score")
     def scores(self, points: Points, batch: Batch = None) -> Points:
         """∇log p at every particle, in one batched call."""
         return jax.vmap(self.score, (0, None))(points, batch)
