@@ -12,7 +12,7 @@ import argparse
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,8 +53,21 @@ def reference(kernel: Any, source: Scored, rows: np.ndarray) -> np.ndarray:
         return np.concatenate([np.asarray(some(part, y, s)) for part in jnp.split(y[rows], 4)])
 
 
-def measured(function: Any, *arguments: Any, repeats: int = 5) -> tuple[float, float, Any]:
-    """Milliseconds, gigabytes, and the answer."""
+class Times(NamedTuple):
+    """Milliseconds: the best of several calls, the standard error of their mean, and how many there were."""
+
+    best: float
+    stderr: float
+    trials: int
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> "Times":
+        spread = float(np.std(seconds, ddof=1) / np.sqrt(len(seconds)))
+        return cls(1e3 * min(seconds), 1e3 * spread, len(seconds))
+
+
+def measured(function: Any, *arguments: Any, repeats: int = 5) -> tuple[Times, float, Any]:
+    """Times, gigabytes, and the answer."""
     compiled = jax.jit(function).lower(*arguments).compile()
     memory = compiled.memory_analysis()
     bytes_used = sum(getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
@@ -64,7 +77,7 @@ def measured(function: Any, *arguments: Any, repeats: int = 5) -> tuple[float, f
         start = time.perf_counter()
         jax.block_until_ready(compiled(*arguments))
         seconds.append(time.perf_counter() - start)
-    return 1e3 * min(seconds), bytes_used / 1e9, answer
+    return Times.of(seconds), bytes_used / 1e9, answer
 
 
 class Bench:
@@ -78,13 +91,18 @@ class Bench:
     def over(self) -> bool:
         return time.perf_counter() - BEGIN > self.seconds
 
-    def keep(self, case: str, method: str, **metrics: float) -> None:
-        self.rows += [Row(case, method, metric, value, 0.0, 1, None) for metric, value in metrics.items()]
+    def keep(self, case: str, method: str, times: Times, **metrics: float) -> None:
+        self.rows.append(Row(case, method, "milliseconds", *times))
+        self.rows += [Row(case, method, metric, value, float("nan"), 1) for metric, value in metrics.items()]
         if self.path is not None:  # row by row: a run that is stopped keeps what it has
-            settings = {"device": jax.devices()[0].device_kind, "environment": environment()}
+            settings = {
+                "device": jax.devices()[0].device_kind,
+                "environment": environment(),
+                "milliseconds": "the best of the trials; stderr is that of their mean",
+            }
             write_results(self.path, "gpu", settings, self.rows)
             write_text(self.path.with_suffix(".md"), table(self.rows))
-        told = ", ".join(f"{metric} {value:.3g}" for metric, value in metrics.items())
+        told = ", ".join(f"{metric} {value:.3g}" for metric, value in {"milliseconds": times.best, **metrics}.items())
         print(f"{time.perf_counter() - BEGIN:5.0f} s  {case} {method}: {told}", flush=True)
 
     def vanilla(self, n: int, d: int, kernel: Any, label: str = "vanilla", repeats: int = 5) -> None:
@@ -96,7 +114,7 @@ class Bench:
             digits = gpu.digits_for(kernel, d, precision)
             profiles = 1 if isinstance(kernel, sk.RBF) else 2
             chosen = (TILES if d <= 64 else WIDE_TILES) if self.tune else [gpu.tile_for(d, digits, profiles)]
-            best: tuple[float, Any, float, list[Any]] | None = None
+            best: tuple[Times, Any, float, list[Any]] | None = None
             for tile in chosen:
                 if self.over:
                     return
@@ -106,22 +124,22 @@ class Bench:
                     return found.velocity(source.points)
 
                 try:
-                    milliseconds, gigabytes, answer = measured(run, start, repeats=repeats)
+                    times, gigabytes, answer = measured(run, start, repeats=repeats)
                 except Exception as error:
                     print(
                         f"        {case} {label}-{precision} {tile}: {' '.join(str(error).split())[:100]}", flush=True
                     )
                     continue
                 if self.tune:
-                    print(f"        {case} {label}-{precision} {tile}: {milliseconds:.2f} ms", flush=True)
-                if best is None or milliseconds < best[0]:
-                    best = milliseconds, tile, gigabytes, [answer, jax.jit(run)(rest)]
+                    print(f"        {case} {label}-{precision} {tile}: {times.best:.2f} ms", flush=True)
+                if best is None or times.best < best[0].best:
+                    best = times, tile, gigabytes, [answer, jax.jit(run)(rest)]
             if best is not None:
                 errors = [relative(np.asarray(a)[rows], t) for a, t in zip(best[3], truths, strict=True)]
-                flops = 4 * n**2 * d / best[0] / 1e9
+                flops = 4 * n**2 * d / best[0].best / 1e9
                 print(f"        tile {best[1]}, {flops:.0f} TFLOP/s, {flops / CEILING:.0%} of {CEILING:.0f}")
                 self.keep(
-                    case, f"{label}-{precision}", milliseconds=best[0], relative_error=errors[0],
+                    case, f"{label}-{precision}", best[0], relative_error=errors[0],
                     relative_error_at_rest=errors[1], gigabytes=best[2],
                 )  # fmt: skip
         if self.tune or n > 2**17:
@@ -131,14 +149,14 @@ class Bench:
                 return
             run = partial(radial_velocity, kernel, backend=backend)
             try:
-                milliseconds, gigabytes, answer = measured(run, start.points, start, repeats=2)
+                times, gigabytes, answer = measured(run, start.points, start, repeats=3)
             except jax.errors.JaxRuntimeError:
                 print(f"        {case} {label}-xla-{backend}: does not fit into the memory", flush=True)
                 continue
             errors = [relative(np.asarray(answer)[rows], truths[0])]
             errors.append(relative(np.asarray(jax.jit(run)(rest.points, rest))[rows], truths[1]))
             self.keep(
-                case, f"{label}-xla-{backend}", milliseconds=milliseconds, relative_error=errors[0],
+                case, f"{label}-xla-{backend}", times, relative_error=errors[0],
                 relative_error_at_rest=errors[1], gigabytes=gigabytes,
             )  # fmt: skip
 
@@ -165,8 +183,8 @@ class Bench:
             def run(kernel: Any, source: Scored) -> Any:
                 return kernel.adapt(source.points).velocity(source.points, source)
 
-            milliseconds, gigabytes, _ = measured(run, kernel, source)
-            self.keep(case, method, milliseconds=milliseconds, gigabytes=gigabytes)
+            times, gigabytes, _ = measured(run, kernel, source)
+            self.keep(case, method, times, gigabytes=gigabytes)
 
 
 def table(rows: list[Row]) -> str:
@@ -211,7 +229,7 @@ def main() -> None:
     bench.vanilla(65536, 50, sk.RBF())
     if not options.tune:
         bench.matrix(65536, 50, anchors=4)
-        bench.vanilla(2**20, 50, sk.RBF(), repeats=1)
+        bench.vanilla(2**20, 50, sk.RBF(), repeats=3)
     bench.vanilla(65536, 10, sk.RBF())
     bench.vanilla(65536, 50, sk.IMQ(), label="imq")
     bench.vanilla(65536, 200, sk.RBF())

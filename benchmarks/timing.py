@@ -7,6 +7,8 @@ import jax
 import numpy as np
 from contenders import Prepare, Run
 
+COPIES = 4
+
 
 class Budget(NamedTuple):
     """How long to measure. Many short rounds: some of them fall where the machine has nothing else to do."""
@@ -53,17 +55,27 @@ def calibrated(prepare: Prepare, budget: Budget, least: int = 1) -> tuple[Run, i
 
 
 def measured(prepared: dict[str, Prepare], budget: Budget) -> dict[str, Timing]:
-    """The times of contenders that take turns, each round from another one on."""
+    """The times of contenders that take turns, each round from another one on.
+
+    Quick ones are compiled several times: where a program's constants come to lie in memory changes its speed by up to
+    a half, for as long as it lives.
+    """
     # `fit` is a whole call, with looks at the target before and after: many steps share them.
     longer = budget._replace(round_seconds=10 * budget.round_seconds)
     ready = {
         name: calibrated(make, longer, least=50) if name == "fit" else calibrated(make, budget)
         for name, make in prepared.items()
     }
+    copies = {
+        name: [run] + [prepared[name](steps) for _ in range(COPIES - 1) if rounds == budget.rounds]
+        for name, (run, steps, rounds) in ready.items()
+    }
+    for run in [run for runs in copies.values() for run in runs[1:]]:
+        clock(run)
     seconds: dict[str, list[float]] = {name: [] for name in ready}
     for number in range(budget.rounds):
         first = number % len(ready)
-        for name, (run, steps, rounds) in (list(ready.items()) * 2)[first : first + len(ready)]:
+        for name, (_, steps, rounds) in (list(ready.items()) * 2)[first : first + len(ready)]:
             if number < rounds:
-                seconds[name].append(clock(run) / steps)
+                seconds[name].append(clock(copies[name][number % len(copies[name])]) / steps)
     return {name: Timing(np.asarray(seconds[name]), steps) for name, (_, steps, _) in ready.items()}
