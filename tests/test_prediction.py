@@ -105,3 +105,15 @@ def test_labels_that_do_not_fit_are_refused(result):
         prediction.log_density(sk.Gaussian(), LABELS[:3])
     with pytest.raises(ValueError, match="`likelihood` must be a likelihood"):
         prediction.log_density("normal", LABELS)
+
+
+def test_rows_of_another_width_are_refused_with_both_shapes(result):
+    def regression(parameters, row):
+        return jnp.dot(row, jnp.stack([parameters["slope"], parameters["level"]]))
+
+    assert result.predict(regression, jnp.ones((4, 2))).mean.shape == (4,)
+    message = (
+        r"`function` must take the parameters, shape level: \(\), slope: \(\), and one row of `data`, shape \(3,\); "
+    )
+    with pytest.raises(ValueError, match=message + r"it raised TypeError: .*\. Rows must have the columns"):
+        result.predict(regression, jnp.ones((4, 3)))
