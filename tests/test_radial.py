@@ -201,8 +201,8 @@ def test_auto_follows_its_rule(monkeypatch):
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
     assert chosen("auto", sk.RBF(1.0), at, source) == "gpu"
     assert chosen("auto", sk.RBF(1.0), *problem(10, 3, jnp.float64)) == "tiled"
-    assert chosen("auto", sk.RBF(1.0), *problem(10, 384)) == "gpu"
-    assert chosen("auto", sk.RBF(1.0), *problem(10, 385)) == "tiled"
+    assert chosen("auto", sk.RBF(1.0), *problem(10, 512)) == "gpu"
+    assert chosen("auto", sk.RBF(1.0), *problem(10, 513)) == "tiled"
 
 
 def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeypatch):

@@ -8,7 +8,7 @@ to be fast. Three backends give the same sums (see `sums`):
 - "gpu" keeps the tiles on the chip of an NVIDIA GPU (see `gpu`): float32 arrays alone.
 
 "auto" takes "dense" up to `DENSE_PAIRS` pairs, on a CPU up to `CACHED_PAIRS`, and above that "gpu" where the program
-runs on one, in float32 and in at most 384 dimensions, else "tiled". What it runs on is known when the program is
+runs on one, in float32 and in at most 512 dimensions, else "tiled". What it runs on is known when the program is
 compiled, not when it is written. Under a mesh with an axis "particles" each device does so for its own share (see
 `ring`).
 """

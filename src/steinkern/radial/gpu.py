@@ -47,7 +47,7 @@ _SHARED_KIB = {
 }
 """Of a program, by compute capability, as NVIDIA's programming guide has it."""
 _SPARE_KIB = 3  # what the compiler takes for itself
-_MOST_DIMENSIONS = 384  # on an H200 XLA's tiles take as long from about there on: distances are computed more than once
+_MOST_DIMENSIONS = 512
 
 
 class Tile(NamedTuple):
@@ -60,7 +60,7 @@ class Tile(NamedTuple):
 
     def shared_bytes(self, d: int, digits: "Digits", profiles: int) -> int:
         """What the compiler asks of the chip's memory: the rows, and the sources of every stage."""
-        points, scores = _at_once(_padded_width(d)), _held(_padded_width(d + 1))
+        points, scores = _at_once(_padded_width(d)), _held(_padded_columns(d + 1))
         rows = 2 * self.rows * points * (1 + digits.x)
         return rows + 2 * self.stages * self.columns * (points * (1 + digits.y) + profiles * scores * (1 + digits.v))
 
@@ -175,7 +175,7 @@ def velocity_sums(
     x = _halved(_padded(at * scale, tile.rows, width), digits.x)
     y = _halved(_padded(source.points * scale, tile.columns, width), digits.y)
     values, factors = _sources(kernel, source)
-    v = [_halved(_padded(value, tile.columns, _padded_width(d + 1)), digits.v) for value in values]
+    v = [_halved(_padded(value, tile.columns, _padded_columns(d + 1)), digits.v) for value in values]
     # −2x·y and both norms, in the unit that the shape takes
     unit = shape.unit / scale**2
     x_norms, y_norms = (unit * jnp.sum(_whole(some) ** 2, axis=1) for some in (x, y))
@@ -367,8 +367,8 @@ def _at_once(width: int) -> int:
 
 
 def _held(columns: int) -> int:
-    """Columns of the answer that one program holds: the more, the fewer times are distances computed."""
-    return min(columns, 4 * _CHUNK) if columns % (4 * _CHUNK) == 0 else min(columns, 2 * _CHUNK)
+    """Columns of the answer that one program holds."""
+    return min(columns, 4 * _CHUNK)
 
 
 def _padded_width(d: int) -> int:
@@ -376,3 +376,11 @@ def _padded_width(d: int) -> int:
     if d <= _CHUNK:
         return max(16, 1 << (d - 1).bit_length())
     return -(-d // (2 * _CHUNK)) * 2 * _CHUNK
+
+
+def _padded_columns(number: int) -> int:
+    """As wide as points are, but above twice a chunk a multiple of four.
+
+    Every program computes the distances anew, so fewer programs with more columns are faster.
+    """
+    return _padded_width(number) if number <= 2 * _CHUNK else -(-number // (4 * _CHUNK)) * 4 * _CHUNK
