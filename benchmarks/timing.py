@@ -11,7 +11,10 @@ COPIES = 4
 
 
 class Budget(NamedTuple):
-    """How long to measure. Many short rounds: some of them fall where the machine has nothing else to do."""
+    """How long to measure. Many short rounds: some of them fall where the machine has nothing else to do.
+
+    Not too short: a call allocates its memory anew, which many steps should share.
+    """
 
     rounds: int
     round_seconds: float  # a contender takes so many steps that a round of it lasts about this long
@@ -57,11 +60,11 @@ def calibrated(prepare: Prepare, budget: Budget, least: int = 1) -> tuple[Run, i
 def measured(prepared: dict[str, Prepare], budget: Budget) -> dict[str, Timing]:
     """The times of contenders that take turns, each round from another one on.
 
-    Quick ones are compiled several times: where a program's constants come to lie in memory changes its speed by up to
-    a half, for as long as it lives.
+    Quick ones are compiled several times: where a program's constants come to lie in memory changes its speed, for as
+    long as it lives.
     """
     # `fit` is a whole call, with looks at the target before and after: many steps share them.
-    longer = budget._replace(round_seconds=10 * budget.round_seconds)
+    longer = budget._replace(round_seconds=2 * budget.round_seconds)
     ready = {
         name: calibrated(make, longer, least=50) if name == "fit" else calibrated(make, budget)
         for name, make in prepared.items()
