@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import jax
 import jax.random as jr
+import numpy as np
 import pytest
 
 jax.config.update("jax_enable_x64", True)
@@ -34,6 +35,12 @@ def compiled_quickly():
 def key(request):
     """A PRNG key fixed by the test's name and parameters."""
     return jr.key(zlib.crc32(request.node.name.encode()))
+
+
+@pytest.fixture
+def generator(key):
+    """NumPy's generator, fixed in the same way."""
+    return np.random.default_rng(np.asarray(jr.key_data(key)))
 
 
 @pytest.fixture

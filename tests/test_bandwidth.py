@@ -25,11 +25,6 @@ def bandwidth(rule, points):
     return rule(points)
 
 
-@pytest.fixture
-def generator(key):
-    return np.random.default_rng(np.asarray(jr.key_data(key)))
-
-
 def stated(points, factor: float = 1.0) -> float:
     """The rule in words, on distances in double precision: the median, else the mean, else 1."""
     r2 = pdist(np.asarray(points, np.float64), "sqeuclidean")
