@@ -62,13 +62,26 @@ def test_what_it_says_of_itself_is_true_of_a_gaussian(on_a_gaussian):
 
 
 def test_the_result_goes_on_to_fit_and_page(on_a_gaussian, tmp_path):
-    assert on_a_gaussian.report(tmp_path).exists()
+    assert "Before the last step these are the chains" in on_a_gaussian.report(tmp_path).read_text(encoding="utf-8")
     further = sk.fit(jr.key(1), badly_scaled, sk.svgd(optimiser=1e-9), on_a_gaussian, num_steps=2)
     np.testing.assert_allclose(further.points, on_a_gaussian.points, atol=1e-6)
 
 
+def test_the_history_holds_the_chains_and_at_its_end_the_particles(on_a_gaussian):
+    history = on_a_gaussian.history
+    assert history.step[-1] == on_a_gaussian.num_steps
+    assert 30 < len(history.step) <= 60
+    assert history.particles.shape == (len(history.step), 100, 2)
+    assert history.particles.dtype == on_a_gaussian.particles.dtype
+    np.testing.assert_array_equal(history.particles[-1], on_a_gaussian.particles)
+    clouds = np.asarray(history.particles)[len(history.step) // 2 : -1]  # 100 draws each: their means within 5 errors
+    assert np.abs((clouds.mean(axis=1) - MEAN) / SDS).max() < 0.5
+
+
 def test_some_of_the_particles_claim_no_quality_of_all(on_a_gaussian):
-    assert on_a_gaussian.resample(jr.key(1), 5).quality is None
+    some = on_a_gaussian.resample(jr.key(1), 5)
+    assert some.quality is None
+    np.testing.assert_array_equal(some.history.particles[-1], some.particles)
     both = sk.combine([on_a_gaussian, on_a_gaussian])
     assert type(both) is sk.Result
     assert len(both.points) == 200
@@ -91,6 +104,9 @@ def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(quickly
     result = sk.sample(jr.key(0), target, {"rate": 30.0}, 50, seen)
     rates = np.asarray(result.particles["rate"])
     assert rates.shape == (50,)
+    assert result.history.particles["rate"].shape == (len(result.history.step), 50)
+    np.testing.assert_array_equal(result.history.particles["rate"][-1], rates)
+    assert result.history.particles["rate"].min() > 0
     assert "It needs the data" in result.report(tmp_path).read_text(encoding="utf-8")
     assert abs(rates.mean() - 1.9) < 0.05 * 1.9**0.5
     assert abs(rates.std() / (19**0.5 / 10) - 1) < 0.05

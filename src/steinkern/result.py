@@ -110,6 +110,7 @@ class Result:
     warnings: tuple[str, ...] = ()
     """What `SteinWarning` said of the run."""
 
+    _flow: ClassVar[str] = ""
     _no_flow: ClassVar[str] = RECORD_PARTICLES
     """What the page says where the particles of earlier steps are not known."""
 
@@ -144,7 +145,9 @@ class Result:
             )
         rows = jr.choice(key, n, (num_particles,), replace=replace)
         particles = jax.tree.map(lambda leaf: leaf[rows], self.particles)
-        return dataclasses.replace(self, particles=particles, points=self.points[rows], loop=None)
+        recorded = jax.tree.map(lambda leaf: leaf[:, np.asarray(rows)], self.history.particles)
+        history = dataclasses.replace(self.history, particles=recorded)
+        return dataclasses.replace(self, particles=particles, points=self.points[rows], history=history, loop=None)
 
     def predict(self, function: Any, data: Batch, *, level: float = 0.9, batch_size: int | None = None) -> Prediction:
         """What the particles say of every row of `data`: mean, interval and, with labels, log predictive density.
@@ -217,7 +220,7 @@ class Result:
         It shows what was run, how it ended with the advice, the traces of the history and of the kernel Stein
         discrepancy, the particles' marginals and pairs with a slider over the iterations, a table of the sites, and
         predictive checks where they are given. The flow of the particles is there where `fit` had
-        `record_particles=True`.
+        `record_particles=True`; that of the chains of `sample` is, unless there are very many.
 
         Args:
             directory: made where it does not exist.
@@ -265,7 +268,7 @@ class Result:
             shared=shared_in_words(self.shared),
             observed=seen,
             predictive=draws,
-            no_flow=self._no_flow,
+            flow_note=self._no_flow if recorded is None else self._flow,
         )
         return write_report(record, directory, coordinates=coordinates)
 

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -35,6 +36,7 @@ _CHAINS = 100
 _DRAWS_A_PARTICLE = 10  # more chains where more particles are wanted
 _LEAST_ROUNDS, _MOST_ROUNDS = 2, 10
 _MOST_NUMBERS = 20_000_000  # of draws that are kept
+_RECORDS, _MOST_RECORDED = 60, 2_000_000  # lines of the history, and numbers of the particles in it
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Sampled(Result):
     quality: Quality | None = None
     """`None` where the run came to nothing."""
     cost: Cost = Cost(0, 0, 0, 0)
+    _flow: ClassVar[str] = "Before the last step these are the chains by which the particles were placed in the end."
     _no_flow: ClassVar[str] = "They were placed at the end, by what the chains saw."
 
     def resample(self, key: Key, num_particles: int, *, replace: bool = False) -> "Sampled":
@@ -126,8 +129,9 @@ def sample(
     with _precision(given, start, data) as wide:
         with tqdm(total=_MOST_ROUNDS + 2, disable=None if progress is None else not progress, leave=False) as bar:
             found = _found(key, *_bound(given, start, data, wide), num_particles, bar)
-        in_double = jax.tree.map(np.asarray, (found.particles, found.points))
-    particles, points = jax.tree.map(jnp.asarray, in_double)  # in JAX's own precision
+        in_double = jax.tree.map(np.asarray, (found.particles, found.points, found.history.particles))
+    particles, points, recorded = jax.tree.map(jnp.asarray, in_double)  # in JAX's own precision
+    history = dataclasses.replace(found.history, particles=jax.tree.map(np.asarray, recorded))
     bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
     _forget_precision(bound, points, data)
     shapes = [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)]
@@ -137,7 +141,7 @@ def sample(
         "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
     }
     result = Sampled(
-        particles, points, found.status, found.message, found.steps, found.history, Faults(), bound, found.sampler,
+        particles, points, found.status, found.message, found.steps, history, Faults(), bound, found.sampler,
         None, settings, tuple(found.warnings), found.quality, found.cost,
     )  # fmt: skip
     for text in found.warnings:
@@ -177,7 +181,7 @@ def _found(key: Key, target: AbstractTarget, start: Vector, data: Batch, num_par
         sampler = Hamiltonian(nearest.metric, 1.0)
         return _Found(
             _constrained(target, first[:num_particles]), first[:num_particles], Status.DIVERGED, problem,
-            int(nearest.rounds), _history([]), sampler, [], None, Cost(*map(int, spent)),
+            int(nearest.rounds), _NO_HISTORY, sampler, [], None, Cost(*map(int, spent)),
         )  # fmt: skip
     state = Hamiltonian(nearest.metric, 1.0).init(target, first, data)
     state = _inside(state)
@@ -259,17 +263,25 @@ def _finished(
     spent = spent + np.array([0, looks * len(points), 0, looks])
     steps = sum(len(part.leaps) for part in lines)
     return _Found(
-        _constrained(target, points), points, status, message, steps, _history(lines), sampler, warnings, quality,
-        Cost(*map(int, spent)),
+        _constrained(target, points), points, status, message, steps, _history(target, lines, points), sampler,
+        warnings, quality, Cost(*map(int, spent)),
     )  # fmt: skip
 
 
-def _history(lines: list[Draws]) -> History:
-    if not lines:
-        nothing = np.zeros(0)
-        return History(np.zeros(0, int), nothing, nothing, nothing, None)
-    norm, step_size, ratio = (np.asarray(part) for part in joined(lines).info)
-    return History(np.arange(1, len(norm) + 1), norm, step_size, ratio, None)
+_NO_HISTORY = History(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), None)
+
+
+def _history(target: AbstractTarget, lines: list[Draws], points: Points) -> History:
+    """Some transitions of the chains, the last one among them, which has the particles themselves."""
+    seen = joined(lines)
+    last = len(seen.leaps) - 1
+    kept = np.arange(last, -1, -max(1, -(-(last + 1) // _RECORDS)))[::-1]
+    norm, step_size, ratio = (np.asarray(part)[kept] for part in seen.info)
+    particles = None
+    if len(points) <= seen.points.shape[1] and len(kept) * points.size <= _MOST_RECORDED:
+        clouds = np.concatenate([seen.points[kept[:-1], : len(points)], np.asarray(points)[None]])
+        particles = jax.vmap(partial(_constrained, target))(jnp.asarray(clouds))
+    return History(kept + 1, norm, step_size, ratio, particles)
 
 
 def _improper(nearest: Gaussian, names: list[str]) -> str:

@@ -67,8 +67,8 @@ class Record:
     observed: Mapping[str, Any] = field(default_factory=dict)
     predictive: Mapping[str, Any] = field(default_factory=dict)
     coordinates_note: str = ""
-    no_flow: str = RECORD_PARTICLES
-    """What to say where there are no frames."""
+    flow_note: str = ""
+    """What to say of the frames, or of why there are none."""
 
     def own_name(self, name: str) -> str:
         """What is asked for by a site's name, as it is called here: perhaps its unconstrained coordinates alone."""

@@ -88,6 +88,7 @@ def read_run(
             "The same call of `fit` with this `checkpoint` (or `steinkern sample` with `--resume`) goes on from it.",
         ),
         coordinates_note=note,
+        flow_note="" if flow else RECORD_PARTICLES,
     )
 
 

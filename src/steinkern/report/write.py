@@ -65,7 +65,8 @@ def write_report(
         flow_note=_paragraph(
             record.coordinates_note,
             left_out,
-            "" if record.frames else f"Only the last particles are known. {record.no_flow}",
+            "" if record.frames else "Only the last particles are known.",
+            record.flow_note,
         ),
         table=table,
         filter_hidden="" if number > _FILTERED else "hidden",
