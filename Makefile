@@ -3,11 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LOWEST ?= .venv-lowest
-PYMC ?= .venv-pymc
 BENCH ?= .venv-bench
 SOURCES := src tests benchmarks docs
 
-.PHONY: help setup demo test lint types contract tests test-browser test-lowest test-pymc soak format
+.PHONY: help setup demo test lint types contract tests test-browser test-lowest soak format
 .PHONY: bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
 
 help:
@@ -16,7 +15,6 @@ help:
 	@echo "make test-browser  the tests of the pages in headless Chromium; without a browser they fail, where make test skips them"
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
-	@echo "make test-pymc  the tests of PyMC models and their page of the docs, in an environment of their own with PyMC"
 	@echo "make bench-cpu  step times beside a plain JAX step, BlackJAX, NumPyro, msvgd, PyMC and simpleSVGD; half an hour"
 	@echo "make bench-fits whole fits, first and second call, and where their time goes; DATA=DIRECTORY as in steinkern reproduce"
 	@echo "make bench-scaling  memory and agreement over virtual devices"
@@ -73,15 +71,6 @@ $(LOWEST)/installed: pyproject.toml
 	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/lowest.txt --editable ".[dev,experiments]"
 	@touch $@
 
-test-pymc: $(PYMC)/installed
-	$(PYMC)/bin/pytest tests/test_pymc.py tests/test_site.py -k pymc
-
-$(PYMC)/installed: pyproject.toml
-	$(PYTHON) -m venv $(PYMC)
-	$(PYMC)/bin/python -m pip install --quiet --upgrade pip
-	$(PYMC)/bin/python -m pip install --quiet --editable ".[dev,pymc]"
-	@touch $@
-
 # Other libraries go into an environment of their own; what cannot be had is left out, and the benchmark says so.
 bench-cpu: $(BENCH)/installed
 	$(BENCH)/bin/python benchmarks/cpu.py --json benchmarks/results/cpu.json
@@ -121,4 +110,4 @@ format: setup
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(PYMC) $(BENCH) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(BENCH) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
