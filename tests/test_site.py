@@ -182,6 +182,25 @@ def test_the_table_of_the_gpu_is_that_of_the_benchmark():
     assert (ROOT / "benchmarks" / "results" / "gpu.md").read_text() in (ROOT / "docs" / "scale.md").read_text()
 
 
+@pytest.mark.parametrize("name", ["fits.md", "fits-gpu.md"])
+def test_the_tables_of_fits_are_those_of_the_benchmark(name):
+    assert (ROOT / "benchmarks" / "results" / name).read_text() in (ROOT / "docs" / "speed.md").read_text()
+
+
+def test_the_speeds_of_steps_are_those_of_the_benchmark():
+    page = " ".join((ROOT / "docs" / "speed.md").read_text().split())
+    assert " ".join((ROOT / "benchmarks" / "results" / "cpu.md").read_text().split()) in page
+    _, settings, rows = read_results(ROOT / "benchmarks" / "results" / "cpu.json")
+    found = {(row.case, row.method, row.metric): row.mean for row in rows}
+    assert f"to the power {found['n=4000..50000,d=50', 'vanilla', 'exponent']:.2f} from 4,000" in page
+    rates = [1e3 / found["n=1000,d=50", method, "milliseconds"] for method in ("vanilla", "blackjax", "numpyro")]
+    told = (
+        f"{rates[0]:.0f} steps a second here, {rates[1]:.1f} with BlackJAX {settings['blackjax']} "
+        f"and {rates[2]:.1f} with NumPyro {settings['numpyro']}"
+    )
+    assert told in " ".join((ROOT / "docs" / "coming" / "blackjax.md").read_text().split())
+
+
 def test_the_table_of_devices_is_that_of_the_benchmark():
     assert (ROOT / "benchmarks" / "results" / "scaling.md").read_text() in (ROOT / "docs" / "scale.md").read_text()
 
