@@ -56,6 +56,7 @@ CONSTRUCTIONS = {
     "exponent": (lambda: sk.IMQ(exponent=0.5), "`exponent`", "negative", "0.5"),
     "median factor": (lambda: sk.Median(factor=0.0), "`factor`", "positive", "0.0"),
     "median sample": (lambda: sk.Median(largest=1), "`largest`", "at least 2", "1"),
+    "median of too many": (lambda: sk.Median(largest=65_537), "`largest`", "at most 65,536", "65537"),
     "learning rate zero": (lambda: sk.svgd(optimiser=0.0), "`optimiser`", "positive", "0.0"),
     "learning rate negative": (lambda: sk.svn(HESSIAN, optimiser=-0.1), "`optimiser`", "positive", "-0.1"),
     "optimiser by name": (lambda: sk.svgd(optimiser="adam"), "`optimiser`", "optax", "'adam'"),

@@ -1,5 +1,6 @@
 """The backends of the radial velocity against the definition, pair by pair, in float64."""
 
+import sys
 import warnings
 
 import jax
@@ -91,13 +92,36 @@ def test_the_gpu_kernel_takes_any_scale(scale):
     assert relative(on_chip(kernel, at, source, "float32"), by_pairs(kernel, at, source)) < BOUNDS["float32"]
 
 
-def test_the_gpu_kernel_bears_a_particle_that_is_far_out():
+@pytest.mark.parametrize("far", [1e2, 3e4, 1e5])
+def test_the_gpu_kernel_bears_a_particle_that_is_far_out(far):
     _, source = problem(100, 5)
-    points = source.points.at[0].set(3e4)
-    source = Scored(points, -points, source.weights)
+    points = source.points.at[0].set(far)
+    source = Scored(points, -jnp.tanh(points), source.weights)
     kernel = sk.RBF(2.0)
-    found = on_chip(kernel, points[1:], source, "float32")
-    assert relative(found, by_pairs(kernel, points[1:], source)) < BOUNDS["float32"]
+    truth = by_pairs(kernel, points, source)
+    found = np.asarray(on_chip(kernel, points, source, "float32"))
+    assert relative(found[1:], truth[1:]) < BOUNDS["float32"]
+    # The far one's own row is as good as the digits that its coordinates leave: 22 on the chip, 24 elsewhere.
+    dense = relative(radial_velocity(kernel, points, source, backend="dense"), truth)
+    assert relative(found, truth) < max(4 * dense, BOUNDS["float32"])
+    assert np.all(np.isfinite(on_chip(kernel, points, source, "fastest")))
+
+
+@pytest.mark.parametrize(("sd", "bandwidth"), [(1.0, 1.0), (1.0, 0.1), (10.0, 1.0)])
+def test_the_gpu_kernel_keeps_its_digits_in_a_narrow_bandwidth(sd, bandwidth):
+    _, source = problem(100, 50, scale=sd)
+    kernel = sk.RBF(bandwidth)
+    truth = by_pairs(kernel, source.points, source)
+    dense = relative(radial_velocity(kernel, source.points, source, backend="dense"), truth)
+    assert relative(on_chip(kernel, source.points, source, "float32"), truth) < max(
+        4 * dense, 1e-6
+    )  # 22 digits, not 24
+
+
+def test_nothing_at_no_place():
+    at, source = problem(10, 3)
+    for backend in ("dense", "tiled"):
+        assert radial_velocity(sk.RBF(1.0), at[:0], source, backend=backend).shape == (0, 3)
 
 
 def test_the_gpu_kernel_maps_over_bandwidths_and_metrics():
@@ -212,6 +236,37 @@ def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeyp
     with pytest.warns(UserWarning, match=r"too little memory on its chip \(1 KiB\) for its own kernel in 3 dimensions"):
         assert radial._chosen("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
     assert radial._chosen("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
+
+
+@pytest.mark.parametrize(
+    ("module", "attribute", "value", "reason"),
+    [
+        ("steinkern.radial.gpu", "shared_bytes", lambda: 0, r"the GPU is older than Ampere \(compute capability 8.0\)"),
+        ("jax.experimental.pallas", "triton", None, "this version of JAX has no Pallas for Triton"),
+    ],
+    ids=["an old GPU", "no Triton"],
+)
+def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
+    module, attribute, value, reason, monkeypatch, request
+):
+    from jax.experimental.pallas import triton  # noqa: F401
+
+    if value is None:
+        monkeypatch.delattr(f"{module}.{attribute}")
+        monkeypatch.setitem(sys.modules, f"{module}.{attribute}", None)
+    else:
+        monkeypatch.setattr(f"{module}.{attribute}", value)
+    monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
+    monkeypatch.setattr(radial, "_has_gpu", lambda: True)
+    for remembered in (gpu.missing, gpu._say_once):
+        remembered.cache_clear()
+        request.addfinalizer(remembered.cache_clear)
+    at, source = problem(10, 3)
+    with pytest.warns(UserWarning, match=f"^{reason}: velocities of many particles go in tiles"):
+        found = radial_velocity(sk.RBF(1.0), at, source)
+    np.testing.assert_array_equal(found, radial_velocity(sk.RBF(1.0), at, source, backend="tiled"))
+    with pytest.raises(ValueError, match=f"`backend` 'gpu' cannot be had: {reason}. Take 'tiled', or 'auto'"):
+        radial_velocity(sk.RBF(1.0), at, source, backend="gpu")
 
 
 @pytest.mark.parametrize("d", [3, 50, 100, 200, 512])

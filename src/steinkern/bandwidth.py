@@ -44,6 +44,8 @@ class Median(AbstractBandwidth):
         if hasattr(self.factor, "dtype"):
             check_positive("factor", self.factor)
         check_count("largest", self.largest, least=2)
+        if self.largest > 2**16:
+            raise ValueError(f"`largest` must be at most 65,536, whose pairs can be counted, got {self.largest}.")
 
     def __call__(self, points: Points) -> Scalar:
         n = points.shape[0]

@@ -65,8 +65,8 @@ class Isotropic(AbstractMatrixKernel):
     Args:
         scalar: k.
         precision: how exact an NVIDIA GPU computes the velocity of many float32 particles: "float32" to about 1e-5,
-            "fast" to 3e-4, "fastest" to 2e-2, relative to the velocity's largest entry. Elsewhere, in float64 and for
-            few particles, the velocity is as exact as its dtype whatever is said here.
+            "fast" to 3e-4, "fastest" to 2e-2, relative to the velocity's largest entry and away from rest. Elsewhere,
+            in float64 and for few particles, products are those of the dtype whatever is said here.
         backend: "auto" (see `steinkern.radial` for its rule), "dense", "tiled" or "gpu".
     """
 

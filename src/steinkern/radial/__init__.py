@@ -59,7 +59,7 @@ def radial_velocity(
         kernel: k, with a number for its bandwidth.
         at: where.
         source: the points y_j with scores s_j and weights w_j.
-        precision: how exact the GPU kernel is, see `Isotropic`; the other backends are as exact as the dtype.
+        precision: how exact the GPU kernel is, see `Isotropic`; the others compute as the dtype does.
         backend: one of those above.
     """
     check_choice("precision", precision, PRECISIONS)
@@ -159,8 +159,8 @@ def _has_gpu() -> bool:
 
 
 def _check_room(at: Array, source: Scored) -> None:
-    """Raise where the distances alone are more than the device's memory."""
-    needed = at.shape[0] * source.points.shape[0] * at.dtype.itemsize
+    """Raise where the distances and their kernel values are more than the device's memory."""
+    needed = 2 * at.shape[0] * source.points.shape[0] * at.dtype.itemsize
     limit = _memory()
     if needed > limit:
         raise ValueError(

@@ -34,17 +34,8 @@ PRECISIONS = get_args(Precision)
 _CHUNK = 64  # coordinates of a product
 _LARGEST = 2.0**14  # of kernel values, which decay from there: 16 bits reach 2⁻¹⁴ without losing digits
 _POINT_SCALE, _SCORE_SCALE = 2.0**9, 2.0**8
-_SHARED_KIB = {
-    (7, 0): 96,
-    (7, 5): 64,
-    (8, 0): 163,
-    (8, 6): 99,
-    (8, 7): 163,
-    (8, 9): 99,
-    (9, 0): 227,
-    (10, 0): 227,
-    (12, 0): 99,
-}
+_ROUNDING = 4 * 2.0**-23  # of a squared distance, relative to the squared norms that it is the difference of
+_SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
 """Of a program, by compute capability, as NVIDIA's programming guide has it."""
 _SPARE_KIB = 3  # what the compiler takes for itself
 _MOST_DIMENSIONS = 512
@@ -67,12 +58,27 @@ class Tile(NamedTuple):
 
 @cache
 def shared_bytes() -> int:
-    """What a program may have of the memory on the chip of the GPU that JAX sees, or of an H200 where there is none."""
+    """What a program may have of the memory on the chip of the GPU that JAX sees, or of an H200 where there is none.
+
+    0 on GPUs older than Ampere, for which Triton compiles nothing.
+    """
     if jax.default_backend() != "gpu":
         return (_SHARED_KIB[9, 0] - _SPARE_KIB) * 1024
-    major, _, minor = str(getattr(jax.devices()[0], "compute_capability", "7.5")).partition(".")
-    known = max((found for found in _SHARED_KIB if found <= (int(major), int(minor or 0))), default=(7, 5))
-    return (_SHARED_KIB[known] - _SPARE_KIB) * 1024
+    major, _, minor = str(getattr(jax.devices()[0], "compute_capability", "0.0")).partition(".")
+    known = [found for found in _SHARED_KIB if found <= (int(major), int(minor or 0))]
+    return (_SHARED_KIB[max(known)] - _SPARE_KIB) * 1024 if known else 0
+
+
+@cache
+def missing() -> str:
+    """Why there can be no kernel here, whatever its size; empty where there may be one."""
+    if not shared_bytes():
+        return "the GPU is older than Ampere (compute capability 8.0)"
+    try:
+        from jax.experimental.pallas import triton  # noqa: F401
+    except ImportError:
+        return "this version of JAX has no Pallas for Triton"
+    return ""
 
 
 def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
@@ -101,6 +107,9 @@ def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
     numbers = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
     if not numbers or d > _MOST_DIMENSIONS:
         return False
+    if missing():
+        _say_once(f"{missing()}: velocities of many particles go in tiles, which takes several times as long.")
+        return False
     profiles = 1 if kernel.constant_slope(jnp.float32) is not None else 2
     room = tile_for(d, digits_for(kernel, d, precision), profiles) is not None
     if not room:
@@ -128,14 +137,14 @@ class Digits(NamedTuple):
 def digits_for(kernel: AbstractScalarKernel, d: int, precision: Precision) -> Digits:
     """Those of the table above, and more for "fast" where they are needed or cost little.
 
-    In few dimensions products cost little beside the kernel's values. Heavy tails, where k is nearly the same for many
-    pairs and so is its rounding, need the second half of k.
+    In few dimensions products cost little beside the kernel's values. Where k is nearly the same for many pairs, and so
+    is its rounding, the second half of k is needed: with heavy tails, and in one to three dimensions.
     """
     if precision == "float32":
         return Digits(x=True, y=True, k=True, v=True)
     if precision == "fast":
         heavy = kernel.constant_slope(jnp.float32) is None
-        return Digits(x=True, y=d <= _CHUNK // 2, k=heavy, v=True)
+        return Digits(x=True, y=d <= _CHUNK // 2, k=heavy or d <= 3, v=True)
     return Digits(x=False, y=False, k=False, v=False)
 
 
@@ -168,6 +177,8 @@ def velocity_sums(
     m, d = at.shape
     width, shape = _padded_width(d), _shape(kernel, at.dtype)
     tile = tile_for(d, digits, shape.profiles) if tile is None else tile
+    if missing():
+        raise ValueError(f"`backend` 'gpu' cannot be had: {missing()}. Take 'tiled', or 'auto'.")
     if tile is None:
         raise ValueError(f"`backend` 'gpu' has no room on the chip for {d} dimensions. Take 'tiled', or 'auto'.")
     largest = jnp.maximum(jnp.max(jnp.abs(at)), jnp.max(jnp.abs(source.points)))
@@ -201,7 +212,8 @@ def _shape(kernel: AbstractScalarKernel, dtype: Any) -> _Shape:
     value, derivative = kernel.profile(jnp.zeros((), dtype))
     slope = kernel.constant_slope(dtype)
     if slope is not None:  # k' = slope × k says that k is an exponential: one instruction in base 2, started at 2¹⁴
-        return _Shape(slope / math.log(2), [], lambda read, exponent: [jnp.exp2(exponent + math.log2(_LARGEST))], 1)
+        first = math.log2(_LARGEST)
+        return _Shape(slope / math.log(2), [], lambda read, exponent: [jnp.exp2(jnp.minimum(exponent, 0) + first)], 1)
     numbers, rest = eqx.partition(kernel, eqx.is_array)
     leaves, structure = jax.tree.flatten(numbers)
     scalars = [_LARGEST / jnp.abs(value), _LARGEST / jnp.abs(derivative), *[leaf.astype(dtype) for leaf in leaves]]
@@ -291,6 +303,7 @@ def _program(evaluate: Any, structure: Any, both: bool, tile: Tile, *references:
     factor, one, own_norms = scalars[0], scalars[1], x_norms[...]
     width = x.high.shape[1]
     chunk, few = min(_CHUNK, width), _at_once(width) == width
+    left_low, right_low = x.low is not None, y.low is not None
 
     def add(turn: Array, total: Array) -> Array:
         some = pl.ds(turn * tile.columns, tile.columns)
@@ -307,7 +320,10 @@ def _program(evaluate: Any, structure: Any, both: bool, tile: Tile, *references:
                 inner = multiply(i, inner)
         else:  # written out one after the other, many chunks would take minutes to compile
             inner = jax.lax.fori_loop(0, width // chunk, multiply, inner)
-        r2 = factor * inner + (own_norms[:, None] + y_norms[some][None, :])
+        norms = own_norms[:, None] + y_norms[some][None, :]
+        r2 = factor * inner + norms
+        if left_low and right_low:  # as exact as float32: what is within its rounding is no distance
+            r2 = jnp.where(jnp.abs(r2) > _ROUNDING * jnp.abs(norms), r2, 0)
         part = jnp.zeros(total.shape, total.dtype)
         for values, column in zip(evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
             part = _added(_split(values, both), _read(column, (some, slice(None))), part)

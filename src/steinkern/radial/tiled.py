@@ -48,7 +48,7 @@ def over_tiles(
 
 def _even(number: int, most: int) -> int:
     """The size of the fewest tiles of at most `most`, as equal as they can be: little is filled up."""
-    return -(-number // -(-number // most))
+    return -(-number // max(1, -(-number // most))) or 1
 
 
 def _tiles(array: Array, size: int) -> Array:
