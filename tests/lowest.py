@@ -14,7 +14,8 @@ def lowest(requirements: list[str]) -> list[str]:
 def main() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]["experiments"]
-    of_its_time = ["click<8.3"]  # what newer ones deprecate, the lowest typer uses, and warnings are errors in tests
+    # What newer ones deprecate, the lowest typer and matplotlib use, and warnings are errors in tests.
+    of_its_time = ["click<8.3", "pyparsing<3.3"]
     print("\n".join(sorted({*lowest(project["dependencies"]), *lowest(extras), *of_its_time})))
 
 

@@ -164,6 +164,18 @@ def test_a_narrow_direction_is_kept_and_reverse_mode_alone_is_enough(quickly):
     np.testing.assert_allclose(points.std(0), [1, 1, 2**0.5], rtol=0.05)  # what `sample` calls known: 0.03, and some
 
 
+def test_chains_that_do_not_settle_along_a_sharp_bend_say_so(quickly, tmp_path):
+    def banana(x):
+        return -(x[0] ** 2) / 8 - (x[1] - x[0] ** 2 / 4) ** 2 / 0.18
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sk.SteinWarning)
+        result = sk.sample(jr.key(0), banana, np.zeros(2))
+    assert any("means and spreads are not settled" in text for text in result.warnings)
+    assert result.status is sk.Status.FINISHED
+    assert 'class="status warn"' in result.report(tmp_path).read_text(encoding="utf-8")
+
+
 def test_a_funnel_warns(quickly):
     with pytest.warns(sk.SteinWarning):
         result = sk.sample(jr.key(0), funnel, np.zeros(4))

@@ -122,7 +122,7 @@ def concerns(quality: Quality, mixing: Mixing, draws: Draws, names: list[str], m
     tails = np.mean(unit**4, axis=(0, 1))
     local = np.mean(np.abs(draws.scores), axis=0)  # a chain's own steepness: where curvature varies
     uneven = float(np.max(np.quantile(local, 0.95, axis=0) / np.maximum(np.quantile(local, 0.05, axis=0), 1e-300)))
-    unsettled = max(float(np.max(quality.mean_errors)), float(np.max(quality.sd_errors))) > 2 * ENOUGH
+    unsettled = max(float(np.max(quality.mean_errors)), float(np.max(quality.sd_errors))) > ENOUGH
     worst = names[int(np.argmax(np.maximum(mixing.mean_error, mixing.sd_error)))]
     if quality.r_hat > _APART:
         place = int(np.argmax(mixing.r_hat))
@@ -140,9 +140,11 @@ def concerns(quality: Quality, mixing: Mixing, draws: Draws, names: list[str], m
             )
     elif unsettled or drifting(mixing):
         yield (
-            f"means and spreads are not settled, least of all in {worst!r} (standard error "
-            f"{float(np.max(quality.mean_errors)):.2g} of its standard deviation): its scale differs from place to "
-            "place, as in a funnel. Write a hierarchy non-centred, or see that the density is proper."
+            f"means and spreads are not settled, least of all in {worst!r} (standard errors up to "
+            f"{float(np.max(quality.mean_errors)):.2g} of a standard deviation in means, "
+            f"{float(np.max(quality.sd_errors)):.1%} in spreads, and perhaps more): scales differ from place to "
+            "place, as in a funnel or along a sharp bend. Write a hierarchy non-centred, other parameters so that they "
+            "depend less on one another, and see that the density is proper."
         )
     if by_chain.min() < _NARROW and uneven > 30:
         yield (

@@ -52,7 +52,7 @@ def write_report(
         "report.html",
         title=page.text(record.title),
         subtitle=page.text(" · ".join(_subtitle(record))),
-        tone=_TONES.get(record.status, "warn"),
+        tone=_tone(record),
         status=page.text(record.status),
         message=page.prose(_sentence(record.message)),
         advice=_advice(record, lost),
@@ -82,6 +82,12 @@ def write_report(
     path = Path(directory) / name
     write_text(path, html)
     return path
+
+
+def _tone(record: Record) -> str:
+    """Of the status: good news is none where something is not to be trusted."""
+    tone = _TONES.get(record.status, "warn")
+    return "warn" if tone == "good" and record.advice else tone
 
 
 def _subtitle(record: Record) -> list[str]:
