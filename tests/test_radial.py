@@ -270,9 +270,15 @@ def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
         radial_velocity(sk.RBF(1.0), at, source, backend="gpu")
 
 
-@pytest.mark.parametrize("d", [3, 50, 100, 200, 512])
-@pytest.mark.parametrize("precision", gpu.PRECISIONS)
-@pytest.mark.parametrize("kernel", [sk.RBF(1.0), sk.IMQ(1.0)], ids=["RBF", "IMQ"])
+@pytest.mark.parametrize(
+    ("kernel", "precision", "d"),
+    [
+        *[(sk.RBF(1.0), "float32", d) for d in (3, 50, 100, 200, 512)],
+        *[(sk.RBF(1.0), precision, 50) for precision in ("fast", "fastest")],
+        *[(sk.IMQ(1.0), precision, 100) for precision in gpu.PRECISIONS],
+    ],
+    ids=str,
+)
 def test_the_gpu_kernel_can_be_compiled_for_a_gpu(kernel, precision, d, monkeypatch):
     monkeypatch.setattr(radial, "_has_gpu", lambda: True)
     _, source = problem(200, d)
