@@ -1,5 +1,8 @@
 """PyMC models as targets: PyMC's own density, exact means, draws from prior and predictive, and clear refusals."""
 
+import os
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -193,3 +196,10 @@ def test_particles_outside_the_support_are_refused_by_name(key):
         gamma()
     with pytest.raises(ValueError, match="x has values outside what the model allows"):
         sk.fit(key, from_model(model), sk.svgd(), {"x": jnp.array([1.0, -1.0])}, num_steps=1)
+
+
+def test_the_import_asks_for_no_more_devices():
+    code = "import jax, steinkern as sk; sk.interop.pymc.from_model; print(len(jax.devices()))"
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert run.stdout.split()[-1] == "1"

@@ -3,6 +3,7 @@
 PyTensor switches JAX to double precision when this is first imported, unless its `floatX` is float32.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..particles import Layout
 from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
 
 try:
+    _FLAGS = os.environ.get("XLA_FLAGS")
     import pymc as pm
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -28,6 +30,12 @@ from pymc.pytensorf import compile as pytensor_compile
 from pymc.sampling.jax import get_jaxified_graph
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
+
+# Importing PyMC's JAX module asks XLA for a hundred CPU devices, and `device_mesh` would have them all.
+if _FLAGS is None:
+    os.environ.pop("XLA_FLAGS", None)
+else:
+    os.environ["XLA_FLAGS"] = _FLAGS
 
 # Draws are few: interpreting their graph takes less time than compiling it.
 _INTERPRETED = Mode(linker="py", optimizer="fast_compile")
