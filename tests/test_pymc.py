@@ -21,7 +21,7 @@ try:
         import pymc as pm
 
         from_model = sk.interop.pymc.from_model
-except ModuleNotFoundError:
+except ModuleNotFoundError:  # `make test` installs it; who has an environment of their own may not
     pytest.skip("needs PyMC: pip install 'steinkern[pymc]'", allow_module_level=True)
 
 pytestmark = [pytest.mark.usefixtures("quickly"), pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc")]

@@ -250,7 +250,7 @@ def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeyp
 def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
     module, attribute, value, reason, monkeypatch, request
 ):
-    from jax.experimental.pallas import triton  # noqa: F401
+    from jax.experimental.pallas import triton  # noqa: F401 (there before it is taken away)
 
     if value is None:
         monkeypatch.delattr(f"{module}.{attribute}")

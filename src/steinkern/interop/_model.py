@@ -64,7 +64,7 @@ class AbstractModelTarget(AbstractTarget):
                 return particles
             others = self.draw_prior(jr.fold_in(key, attempt), num_particles)
             particles = jax.tree.map(  # the function below is called here and now, so it sees this turn's `usable`
-                lambda old, new: jnp.where(usable.reshape(-1, *[1] * (old.ndim - 1)), old, new),  # noqa: B023
+                lambda old, new: jnp.where(usable.reshape(-1, *[1] * (old.ndim - 1)), old, new),  # noqa: B023 (see above)
                 particles,
                 others,
             )

@@ -75,7 +75,7 @@ def missing() -> str:
     if not shared_bytes():
         return "the GPU is older than Ampere (compute capability 8.0)"
     try:
-        from jax.experimental.pallas import triton  # noqa: F401
+        from jax.experimental.pallas import triton  # noqa: F401 (to see whether it is there)
     except ImportError:
         return "this version of JAX has no Pallas for Triton"
     return ""
