@@ -54,6 +54,9 @@ def velocities(dtype) -> dict[str, float]:
     turn = jax.jit(lambda some: radial_divergence(sk.RBF(1.0), some.points, some))
     with jax.set_mesh(mesh):
         found["divergence"] = relative(turn(shared), turn(alone))
+    discrepancy = jax.jit(lambda some: sk.mmd2(some.points, some.points[::-1] + 1))
+    with jax.set_mesh(mesh):
+        found["mmd2"] = relative(discrepancy(shared), discrepancy(alone))
     return found
 
 

@@ -198,3 +198,27 @@ def test_a_factor_that_is_not_positive_and_finite_is_refused(factor):
 def test_a_largest_number_that_forms_no_pair_is_refused(largest):
     with pytest.raises(ValueError, match="`largest` must be a whole number of at least 2"):
         sk.Median(largest=largest)
+
+
+@precisions
+def test_a_particle_that_is_not_a_number_leaves_no_bandwidth(dtype, generator):
+    for n in (9, 40):  # few pairs, and many
+        points = generator.standard_normal((n, 3)).astype(dtype)
+        points[n // 2, 1] = np.nan
+        assert np.isnan(bandwidth(sk.Median(), jnp.asarray(points)))
+
+
+@precisions
+def test_clusters_of_equal_size_take_no_longer_than_halving(dtype, generator, monkeypatch):
+    points = 1e-3 * generator.standard_normal((100, 2)).astype(dtype)
+    points[:50] += 1e4
+    passes, count = [], sk.bandwidth._count
+
+    def counted(mask):
+        jax.debug.callback(lambda: passes.append(1))
+        return count(mask)
+
+    monkeypatch.setattr(sk.bandwidth, "_count", counted)
+    jax.block_until_ready(jax.jit(lambda points: sk.Median()(points))(jnp.asarray(points)))
+    jax.effects_barrier()
+    assert len(passes) <= 8 + (30 if dtype == jnp.float32 else 60)

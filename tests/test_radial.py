@@ -13,6 +13,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 import steinkern as sk
 from steinkern import radial
+from steinkern.distance import central
 from steinkern.particles import Scored
 from steinkern.radial import gpu, radial_divergence, radial_velocity, tiled
 from steinkern.radial.sums import Sums, velocity_sums
@@ -106,6 +107,21 @@ def test_the_gpu_kernel_bears_a_particle_that_is_far_out(far):
     dense = relative(radial_velocity(kernel, points, source, backend="dense"), truth)
     assert relative(found, truth) < max(4 * dense, BOUNDS["float32"])
     assert np.all(np.isfinite(on_chip(kernel, points, source, "fastest")))
+
+
+def test_the_centre_is_the_mean_unless_one_particle_carries_it_away():
+    points = jr.normal(jr.key(0), (100, 50))
+    np.testing.assert_allclose(central(points), jnp.mean(points, axis=0, keepdims=True), rtol=1e-6)
+    far = points.at[0].set(1e5)
+    assert np.any(np.all(central(far) == far[1:], axis=1))
+
+
+@pytest.mark.parametrize("precision", gpu.PRECISIONS)
+@pytest.mark.parametrize("kernel", [sk.RBF(1.0), sk.IMQ(1.0)], ids=["RBF", "IMQ"])
+def test_the_gpu_kernel_passes_on_what_is_not_a_number(kernel, precision):
+    _, source = problem(50, 5)
+    source = Scored(source.points.at[3, 1].set(jnp.nan), source.scores, source.weights)
+    assert np.all(np.isnan(on_chip(kernel, source.points, source, precision)))
 
 
 @pytest.mark.parametrize(("sd", "bandwidth"), [(1.0, 1.0), (1.0, 0.1), (10.0, 1.0)])

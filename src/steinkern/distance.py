@@ -1,7 +1,11 @@
 """Squared distances between two sets of points."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+_ALIKE = 8.0  # times the least squared distance from the mean, as in many dimensions: there the mean is half as far off
 
 
 def squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d"]) -> Float[Array, "m n"]:
@@ -14,12 +18,23 @@ def centred_squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d
     """The same for points already centred: ‖x‖² + ‖y‖² − 2x·y loses digits with the distance from the origin."""
     squares = jnp.sum(at**2, axis=1)[:, None] + jnp.sum(points**2, axis=1)[None, :]
     r2 = squares - 2 * jnp.matmul(at, points.T, precision="highest")
-    # What is within the rounding of the product is no distance: points that coincide are at zero.
+    # What is within the rounding of the product is no distance: points that coincide are at zero. NaN stays NaN.
     rounding = at.shape[1] * float(jnp.finfo(squares.dtype).eps) * squares
-    return jnp.where(r2 > rounding, r2, 0)
+    return jnp.where(r2 <= rounding, 0, r2)
 
 
-def central(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
-    """The point nearest to the mean, as a row. Unlike the mean it stays in the crowd when one point is far out."""
-    offsets = jnp.sum((points - jnp.mean(points, axis=0, keepdims=True)) ** 2, axis=1)
-    return points[jnp.argmin(offsets)][None, :]
+def _row(points: Float[Array, "n d"], index: Array) -> Float[Array, "1 d"]:
+    return points[index][None, :]
+
+
+def central(points: Float[Array, "n d"], take: Callable[[Array, Array], Array] = _row) -> Float[Array, "1 d"]:
+    """The mean, as a row; where some points are far out, the point nearest to it, which stays in the crowd.
+
+    Args:
+        points: the points.
+        take: how to get row i of the points, as a row.
+    """
+    mean = jnp.mean(points, axis=0, keepdims=True)
+    offsets = jnp.sum((points - mean) ** 2, axis=1)
+    nearest = take(points, jnp.argmin(offsets))
+    return jnp.where(jnp.max(offsets) <= _ALIKE * jnp.min(offsets), mean, nearest)

@@ -112,23 +112,29 @@ def mean_values(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], points: Float[Array, "n d"]
 ) -> Float[Array, " m"]:
     """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`; in tiles where there are many."""
-    centre = central(points)
+    centre = _centre(points)
     at, source = at - centre, Scored.uniform(points - centre, jnp.zeros_like(points))
 
     def dense(some: Array, part: Scored) -> Array:
         return dot(kernel.profile(centred_squared_distances(some, part.points))[0], part.weights)
 
-    few = at.shape[0] * points.shape[0] <= DENSE_PAIRS
-    return dense(at, source) if few else over_tiles(dense, at, source)
+    def chosen(some: Array, part: Scored) -> Array:
+        few = some.shape[0] * part.points.shape[0] <= DENSE_PAIRS
+        return dense(some, part) if few else over_tiles(dense, some, part)
+
+    return _everywhere(chosen, at, source)
 
 
 def _centre(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
     """`central`, found by a sum where the points lie on several devices: an index would gather them all on each."""
     if devices_in_ring(points.shape[0]) == 1:
         return central(points)
-    offsets = jnp.sum((points - jnp.mean(points, axis=0, keepdims=True)) ** 2, axis=1)
-    nearest = jnp.arange(points.shape[0]) == jnp.argmin(offsets)
-    return jnp.sum(jnp.where(nearest[:, None], points, 0), axis=0, keepdims=True)
+
+    def by_sum(points: Array, index: Array) -> Array:
+        row = jnp.arange(points.shape[0]) == index
+        return jnp.sum(jnp.where(row[:, None], points, 0), axis=0, keepdims=True)
+
+    return central(points, by_sum)
 
 
 def _everywhere(sums: Callable[[Array, Scored], Any], at: Array, source: Scored) -> Any:

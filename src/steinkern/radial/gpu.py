@@ -95,6 +95,8 @@ def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
         best = Tile(128, 64, 4, 2 if digits.k else 3)
     elif d > 2 * _CHUNK:
         best = Tile(128, 64, 8, 1)
+    elif d <= _CHUNK and digits.k:
+        best = Tile(128, 64, 4, 2)
     else:
         best = Tile(128, 64, 8, 3 if digits.v and not digits.k else 2)
     others = (Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1))
@@ -187,21 +189,25 @@ def velocity_sums(
     y = _halved(_padded(source.points * scale, tile.columns, width), digits.y)
     values, factors = _sources(kernel, source)
     v = [_halved(_padded(value, tile.columns, _padded_columns(d + 1)), digits.v) for value in values]
-    # −2x·y and both norms, in the unit that the shape takes
+    # −2x·y and both norms, in the unit that the shape takes; the start is added to the rows' once, not to every pair
     unit = shape.unit / scale**2
-    x_norms, y_norms = (unit * jnp.sum(_whole(some) ** 2, axis=1) for some in (x, y))
+    norms = [unit * jnp.sum(_whole(some) ** 2, axis=1) for some in (x, y)]
+    x_norms, y_norms = (jnp.stack([norm, _ROUNDING * norm]) for norm in norms)
     scalars = jnp.stack([-2 * unit, jnp.ones_like(unit), *shape.scalars])
-    found = _call(shape, scalars, x, x_norms, y, y_norms, v, digits.k, tile, interpret)[:m]
+    found = _call(shape, scalars, x, x_norms + shape.start, y, y_norms, v, digits.k, tile, interpret)[:m]
     return Sums(found[:, :d] * factors[None, :d], found[:, d] * factors[d])
 
 
 class _Shape(NamedTuple):
-    """How a program gets from unit × r² to the kernel values that it multiplies, which start at `_LARGEST`.
+    """How a program gets from start + unit × r² to the kernel values that it multiplies, which start at `_LARGEST`.
 
     `evaluate(read, r2)` does it, `read(i)` being the i-th of the scalars.
     """
 
     unit: Array
+    start: float
+    falls: bool
+    """Whether the unit is negative, so that the start is the largest number."""
     scalars: list[Array]
     evaluate: Any
     profiles: int
@@ -212,18 +218,19 @@ def _shape(kernel: AbstractScalarKernel, dtype: Any) -> _Shape:
     value, derivative = kernel.profile(jnp.zeros((), dtype))
     slope = kernel.constant_slope(dtype)
     if slope is not None:  # k' = slope × k says that k is an exponential: one instruction in base 2, started at 2¹⁴
-        first = math.log2(_LARGEST)
-        return _Shape(slope / math.log(2), [], lambda read, exponent: [jnp.exp2(jnp.minimum(exponent, 0) + first)], 1)
+        return _Shape(
+            slope / math.log(2), math.log2(_LARGEST), True, [], lambda read, exponent: [jnp.exp2(exponent)], 1
+        )
     numbers, rest = eqx.partition(kernel, eqx.is_array)
     leaves, structure = jax.tree.flatten(numbers)
     scalars = [_LARGEST / jnp.abs(value), _LARGEST / jnp.abs(derivative), *[leaf.astype(dtype) for leaf in leaves]]
 
     def evaluate(read: Any, r2: Array) -> list[Array]:
         own = jax.tree.unflatten(structure, [read(2 + i) for i in range(len(leaves))])
-        both = eqx.combine(own, rest).profile(jnp.maximum(r2, 0))
+        both = eqx.combine(own, rest).profile(r2)
         return [read(i) * part for i, part in enumerate(both)]
 
-    return _Shape(jnp.ones((), dtype), scalars, evaluate, 2)
+    return _Shape(jnp.ones((), dtype), 0.0, False, scalars, evaluate, 2)
 
 
 def _sources(kernel: AbstractScalarKernel, source: Scored) -> tuple[list[Array], Array]:
@@ -276,14 +283,14 @@ def _call(
     specs = (
         whole(scalars),
         jax.tree.map(lambda array: pl.BlockSpec((tile.rows, width), lambda i, j: (i, 0)), x),
-        pl.BlockSpec((tile.rows,), lambda i, j: (i,)),
+        pl.BlockSpec((2, tile.rows), lambda i, j: (0, i)),
         jax.tree.map(whole, y),
         whole(y_norms),
         jax.tree.map(lambda array: pl.BlockSpec((array.shape[0], some), lambda i, j: (0, j)), v),
     )
     leaves, structure = jax.tree.flatten(inputs)
     return pl.pallas_call(
-        partial(_program, shape.evaluate, structure, both, tile),
+        partial(_program, shape, structure, both, tile),
         out_shape=jax.ShapeDtypeStruct((padded, columns), jnp.float32),
         grid=(padded // tile.rows, columns // some),
         in_specs=jax.tree.leaves(specs, is_leaf=lambda spec: isinstance(spec, pl.BlockSpec)),
@@ -294,13 +301,13 @@ def _call(
     )(*leaves)
 
 
-def _program(evaluate: Any, structure: Any, both: bool, tile: Tile, *references: Any) -> None:
+def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references: Any) -> None:
     """The sums of `tile.rows` rows and some columns of the answer, over all sources."""
     from jax.experimental import pallas as pl
 
     *inputs, out = references
     scalars, x, x_norms, y, y_norms, v = jax.tree.unflatten(structure, inputs)
-    factor, one, own_norms = scalars[0], scalars[1], x_norms[...]
+    factor, one, own_norms, own_rounding = scalars[0], scalars[1], x_norms[0], x_norms[1]
     width = x.high.shape[1]
     chunk, few = min(_CHUNK, width), _at_once(width) == width
     left_low, right_low = x.low is not None, y.low is not None
@@ -320,12 +327,14 @@ def _program(evaluate: Any, structure: Any, both: bool, tile: Tile, *references:
                 inner = multiply(i, inner)
         else:  # written out one after the other, many chunks would take minutes to compile
             inner = jax.lax.fori_loop(0, width // chunk, multiply, inner)
-        norms = own_norms[:, None] + y_norms[some][None, :]
-        r2 = factor * inner + norms
+        r2 = factor * inner + (own_norms[:, None] + y_norms[0, some][None, :])
         if left_low and right_low:  # as exact as float32: what is within its rounding is no distance
-            r2 = jnp.where(jnp.abs(r2) > _ROUNDING * jnp.abs(norms), r2, 0)
+            least = own_rounding[:, None] + y_norms[1, some][None, :]
+            r2 = jnp.where(r2 >= least if shape.falls else r2 <= least, shape.start, r2)
+        else:
+            r2 = jnp.minimum(r2, shape.start) if shape.falls else jnp.maximum(r2, shape.start)
         part = jnp.zeros(total.shape, total.dtype)
-        for values, column in zip(evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
+        for values, column in zip(shape.evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
             part = _added(_split(values, both), _read(column, (some, slice(None))), part)
         # Tensor cores cut off where they should round: over many tiles that adds up. Multiplying with a number that
         # the compiler does not know to be one keeps the long sum out of them.
