@@ -78,6 +78,23 @@ def test_the_history_holds_the_chains_and_at_its_end_the_particles(on_a_gaussian
     assert np.abs((clouds.mean(axis=1) - MEAN) / SDS).max() < 0.5
 
 
+def test_the_page_speaks_of_chains_not_of_particles_that_move(on_a_gaussian, tmp_path):
+    page = on_a_gaussian.report(tmp_path).read_text(encoding="utf-8")
+    assert '"trail":0' in page
+    assert "Mean gradient" in page
+    assert "Leapfrog step" in page
+    assert "the nearest Gaussian, Hamiltonian chains from it" in page
+    assert "as the particles come to rest" not in page
+
+
+def test_more_particles_than_chains_have_a_history_too(quickly):
+    result = sk.sample(jr.key(0), badly_scaled, np.zeros(2), 250)
+    clouds = result.history.particles
+    assert clouds.shape[1:] == (250, 2)
+    np.testing.assert_array_equal(clouds[-1], result.particles)
+    assert len(np.unique(clouds[-2], axis=0)) > 200  # three transitions in a row: some chains stay
+
+
 def test_some_of_the_particles_claim_no_quality_of_all(on_a_gaussian):
     some = on_a_gaussian.resample(jr.key(1), 5)
     assert some.quality is None
@@ -164,16 +181,21 @@ def test_a_narrow_direction_is_kept_and_reverse_mode_alone_is_enough(quickly):
     np.testing.assert_allclose(points.std(0), [1, 1, 2**0.5], rtol=0.05)  # what `sample` calls known: 0.03, and some
 
 
-def test_chains_that_do_not_settle_along_a_sharp_bend_say_so(quickly, tmp_path):
+def test_along_a_sharp_bend_errors_are_as_stated_and_particles_stand_on_the_ridge(quickly, tmp_path):
     def banana(x):
         return -(x[0] ** 2) / 8 - (x[1] - x[0] ** 2 / 4) ** 2 / 0.18
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sk.SteinWarning)
-        result = sk.sample(jr.key(0), banana, np.zeros(2))
-    assert any("means and spreads are not settled" in text for text in result.warnings)
-    assert result.status is sk.Status.FINISHED
-    assert 'class="status warn"' in result.report(tmp_path).read_text(encoding="utf-8")
+        result = sk.sample(jr.key(2), banana, np.zeros(2))
+    assert result.quality is not None
+    ratios = result.points.std(axis=0) / np.array([2.0, (2 + 0.09) ** 0.5])  # Var(x₀²/4) = 2 · 4² / 16
+    assert np.all(np.abs(ratios - 1) < 3 * np.maximum(result.quality.sd_errors, 0.03)), (ratios, result.quality)
+    assert np.min(jax.vmap(banana)(result.points)) > -9  # of 10,000 draws one has less
+    if result.quality.sd_errors.max() > 0.03:
+        assert any("means and spreads are not settled" in text for text in result.warnings)
+        assert result.status is sk.Status.FINISHED
+        assert 'class="status warn"' in result.report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_a_funnel_warns(quickly):
@@ -217,6 +239,10 @@ def test_bad_input_is_told_by_name():
         sk.sample(jr.key(0), badly_scaled)
     with pytest.raises(ValueError, match=r"`num_particles` must be a whole number of at least 1, got 0"):
         sk.sample(jr.key(0), badly_scaled, np.zeros(2), 0)
+    with pytest.raises(ValueError, match=r"`start` must hold numbers, one particle's parameters, got array\('0'"):
+        sk.sample(jr.key(0), badly_scaled, "0")
+    with pytest.raises(ValueError, match=r"`target` must take `start`, shape \(3,\); it raised .*names and shapes"):
+        sk.sample(jr.key(0), lambda x: jnp.sum(x - jnp.ones(2)), np.zeros(3))
     with pytest.raises(ValueError, match=r"`start` must lie where the log density and its gradient are finite"):
         sk.sample(jr.key(0), lambda x: jnp.log(x[0]) - x[0], np.array([-1.0]))
     with pytest.raises(ValueError, match=r"`data` is missing: a `Posterior` needs"):
@@ -230,7 +256,7 @@ def test_switches_of_precision_are_left_alone_and_double_precision_is_used(quick
 
         def log_density(x):
             seen.append(x.dtype)
-            index = WHOLE  # JAX remembers these by precision: see `_forget_precision`
+            index = WHOLE  # JAX remembers these by precision: see `forget_precision`
             return -0.5 * jnp.sum((x[index] - 1e6) ** 2)
 
         jax.eval_shape(jax.grad(log_density), jax.ShapeDtypeStruct((2,), jnp.float32))  # met in single precision first

@@ -288,6 +288,14 @@ FITS = {
     "wide anchors": (
         {"sampler": sk.matrix_svgd(**MIXTURE, anchors=np.ones((3, D + 1)))}, "`anchors`", "(l, 2)", "(3, 3)",
     ),
+    "density of other shapes": (
+        {"target": lambda x: jnp.sum(x - jnp.ones(3))}, "`target`", "one particle, shape (2,)", "(3,)",
+    ),
+    "density of other names": ({"target": lambda x: x["slope"]}, "`target`", "of the names and shapes", "slope"),
+    "likelihood of wider rows": (
+        {"target": sk.Posterior(log_density, lambda x, row: row["x"] @ x, 10), "data": {"x": np.ones((10, 3))}},
+        "`target`", "one row of `data`, shape x: (3,)", "got (3,) and (2,)",
+    ),
     "scalar kernel function": (
         {"sampler": sk.svgd(lambda x, y: jnp.vdot(x, y))}, "`kernel`", "(2, 2)", "()",
     ),

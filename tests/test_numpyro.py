@@ -271,6 +271,7 @@ def point():
         (local, (np.zeros(4),), r"latent site 'centre' inside the subsampled plate 'rows': .*`subsample_size`"),
         (fixed, (np.zeros(3),), r"at least one latent site, got none"),
         ("model.py", (), r"`model` must be a NumPyro model.* got .model.py. of type str"),
+        (fixed, (), r"`model` is a function of \(y\): missing a required argument: 'y'\. Give its arguments after it"),
         (point, (), r"'spike' is a `Delta`: use `numpyro.deterministic`"),
     ],
 )

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import re
 import signal
+import subprocess
 import sys
 import textwrap
 import warnings
@@ -121,6 +122,10 @@ def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path, quick
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "unconstrained means known to" in page
     assert "record_particles" not in page
+    assert "steinkern sample " in page
+    assert "--particles 100 --method auto --seed 0" in page
+    with pytest.raises(ValueError, match=r"`--out` .*p\.npz exists: give --restart to begin anew in its place"):
+        run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
     with pytest.raises(
         ValueError, match=r"`DIR` .* is of a run by --method auto, which keeps no checkpoints: its page"
     ):
@@ -176,6 +181,23 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
         run(*other, "--out", str(broken / "p.npz"), "--resume")
     assert cli_sample._checkpoint(broken, resume=False, restart=True, method="vanilla") == broken / "checkpoint"
     assert not (broken / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("method", ["auto", "vanilla"])
+def test_ctrl_c_before_there_is_anything_says_so(vector, tmp_path, monkeypatch, method):
+    def pressed(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_sample, "fit", pressed)
+    monkeypatch.setattr(cli_sample, "sample_automatically", pressed)
+    done = run("sample", f"{vector}:f", "--dim", "2", "--method", method, "--out", str(tmp_path / "p.npz"))
+    assert done.exit_code == 130
+    assert "Interrupted: there was nothing to keep yet." in done.output
+
+
+def test_the_command_is_a_module_too():
+    ran = subprocess.run([sys.executable, "-m", "steinkern", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("steinkern ")
 
 
 def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_path, monkeypatch):

@@ -218,8 +218,11 @@ def in_processes(bench: Bench, options: argparse.Namespace) -> None:
 
         def run(name: str) -> tuple[str, Path, subprocess.CompletedProcess[str]]:
             path = Path(directory) / f"{name}.json"
+            known = {pair: rows for pair, rows in bench.rows.items() if pair[0] == name}
+            if known:  # the budget of NUTS is in them
+                Bench(path, bench.references, known, {name: bench.warnings.get(name, {})}).write()
             own = ["--targets", name, "--methods", *options.methods, "--seeds", str(options.seeds), "--json", str(path)]
-            command = [sys.executable, "-m", "benchmarks.posteriors.run", *own]
+            command = [sys.executable, "-m", "benchmarks.posteriors.run", *own, *["--resume"] * options.resume]
             return name, path, subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False)
 
         for name, path, ended in pool.map(run, longest):

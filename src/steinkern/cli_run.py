@@ -1,6 +1,7 @@
 """`run.json`: what `steinkern sample` was asked for and how it ended, for `--resume` and for `steinkern report`."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ IN_OWN_WORDS = {
     "raise `num_steps` or `batch_size`": "Raise `--steps`",
     "raise `damping`, or use a repaired Hessian": "take `--method vanilla`, which needs none",
     "float32 is too coarse for the target, or its numbers overflow: enable x64, or": "its numbers overflow:",
-    "Give this result to `fit` to go on from it": "The same command with `--resume` goes on from it",
+    "The same call goes on from its checkpoint": "The same command with `--resume` goes on from there",
     "`support=`": "`SUPPORT`",
     "leave `subsample_size` out of the model's plates, or use `fit`": (
         "leave `subsample_size` out of the model's plates, or give `--method average`"
@@ -69,6 +70,12 @@ def check_same(directory: Path, options: Mapping[str, Any]) -> None:
             f"`--resume` goes on with the run in {directory}, which had {was}; this command has {now}. Give it what "
             "that run had, or --restart to begin anew in its place, or another --out."
         )
+
+
+def in_a_line(options: Mapping[str, Any]) -> str:
+    """The command that was given, its options written out."""
+    given = [f"{name} {value}" for name, value in options.items() if name != TARGET and value is not None]
+    return " ".join(["steinkern sample", shlex.quote(str(options[TARGET])), *given])
 
 
 def in_own_words(text: str) -> str:

@@ -120,12 +120,15 @@ def sample(
             f"`{'--resume' if resume else '--steps'}` does not go with --method auto, which stops by itself and keeps "
             "no checkpoints. Leave it out, or name another method, such as --method average."
         )
-    steps = _STEPS if steps is None else steps
+    if method != AUTO:
+        steps = _STEPS if steps is None else steps
     _check_out(out)
     loaded = load(target, dim)
     prepare_directory(out.parent)
     before = cli_run.read(out.parent)[0].get("--method", method)
     checkpoint = _checkpoint(out.parent, resume, restart, str(before))
+    if out.exists() and not (resume or restart):
+        raise ValueError(f"`--out` {out} exists: give --restart to begin anew in its place, or another --out.")
     options = {
         cli_run.TARGET: target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
         "--seed": seed,
@@ -135,10 +138,14 @@ def sample(
     else:
         cli_run.write(out.parent, options)
     try:
-        if method == AUTO:
+        if steps is None:
             result, failed = _run_automatically(loaded, particles, seed)
         else:
             result, failed = _run(loaded, sampler_for(method, steps), checkpoint, particles, steps, seed)
+    except KeyboardInterrupt:
+        kept = method != AUTO and newest(checkpoint) is not None
+        print(f"Interrupted: {'the same command with --resume goes on' if kept else 'there was nothing to keep yet'}.")
+        raise typer.Exit(130) from None
     except OtherRunError as error:
         raise ValueError(
             f"`--resume` goes on with the run in {out.parent}, and {target} is not what it was then, in its code, its "
@@ -149,6 +156,7 @@ def sample(
         result,
         message=cli_run.in_own_words(result.message),
         warnings=tuple(map(cli_run.in_own_words, result.warnings)),
+        settings={**result.settings, "command": cli_run.in_a_line(options)},
     )
     cli_run.write(out.parent, options, result)
     predictive = (

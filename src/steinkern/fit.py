@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +44,7 @@ from .resume import Keeper, options_of
 from .run import Run, until
 from .sampler import AbstractSampler, Info
 from .target import AbstractTarget, as_target
+from .wording import explained, shapes
 
 _CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
 _EVERY = 1000  # steps from checkpoint to checkpoint
@@ -146,7 +148,8 @@ def fit(
     def look(points: Points) -> tuple[Array, Array]:
         return _look(bound, points, example, sampler.differentiates)
 
-    log_densities, scores = look(points)
+    with _explained(bound, particles, data):
+        log_densities, scores = look(points)
     _check_first_particles(log_densities, scores)
     warned = _warn(caution.before(points, log_densities, scores, look)) if sampler.differentiates else ()
 
@@ -197,7 +200,7 @@ def fit(
             ended = "Ctrl-C ended"
         bound = run.target_now  # `look` is at what the shared parameters, if there are any, have become
         outside = run.finish(lambda points: np.isfinite(on_host(look(points)[0])))
-        result = _result(run, outside, ended)
+        result = _result(run, outside, ended, keeper is not None)
     if result.faults.stuck:
         warned += _warn([_stuck(result)], result)
     if result.status in (Status.FINISHED, Status.CONVERGED):
@@ -244,6 +247,14 @@ def _look(target: AbstractTarget, points: Points, batch: Batch, scores: bool) ->
     return target.log_densities(points, batch), target.scores(points, batch) if scores else jnp.zeros_like(points)
 
 
+def _explained(target: AbstractTarget, particles: PyTree, data: Batch) -> AbstractContextManager[None]:
+    values = particles.particles if isinstance(particles, Result) else particles
+    whole = "one row of `data`" if target.exchangeable else "`data`"
+    given = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
+    way_out = "Give `particles` (and `data`) of the names and shapes that it was written for."
+    return explained(f"`target` must take one particle, {shapes(values)}{given}", way_out)
+
+
 def _check_first_particles(log_densities: Array, scores: Array) -> None:
     smooth = jnp.all(jnp.isfinite(scores), axis=1)
     for good, what in ((jnp.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
@@ -262,7 +273,7 @@ def _warn(texts: Iterable[str], result: Result | None = None) -> tuple[str, ...]
     return said
 
 
-def _result(run: Run, outside: int, ended: str) -> Result:
+def _result(run: Run, outside: int, ended: str, kept: bool) -> Result:
     lines, loop, trouble = run.recorder.lines(), run.loop, run.trouble
     history = History(
         step=np.asarray(lines.step),
@@ -274,7 +285,7 @@ def _result(run: Run, outside: int, ended: str) -> Result:
     stuck = tuple(int(place) for place in np.flatnonzero(trouble.stuck))
     shortened = int(loop.shortened)
     faults = Faults(int(trouble.frozen), stuck, int(trouble.damped), float(trouble.largest_damping), shortened)
-    status, message = _verdict(loop, outside, ended)
+    status, message = _verdict(loop, outside, ended, kept)
     points: Points = loop.state.points
     if not points.is_fully_addressable:  # a result is for whoever asked: whole, in every process
         points = jnp.asarray(on_host(points))
@@ -302,8 +313,8 @@ def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTr
     return constrain(points)
 
 
-def _verdict(loop: LoopState, outside: int, ended: str) -> tuple[Status, str]:
-    """How the run ended: `outside` particles stand where the log density is not finite."""
+def _verdict(loop: LoopState, outside: int, ended: str, kept: bool) -> tuple[Status, str]:
+    """How the run ended: `outside` particles stand where the log density is not finite; `kept` in a checkpoint."""
     if loop.healthy and outside:
         return Status.DIVERGED, (
             f"the log density is NaN or infinite at {outside} particles after {int(loop.step)} steps. Likely causes: "
@@ -335,7 +346,8 @@ def _verdict(loop: LoopState, outside: int, ended: str) -> tuple[Status, str]:
         )
     if ended:
         status = Status.STOPPED if interrupted else Status.FINISHED
-        return status, f"{ended} the run after {int(loop.step)} steps. Give this result to `fit` to go on from it."
+        way_on = "The same call goes on from its checkpoint." if kept else "Give this result to `fit` to go on from it."
+        return status, f"{ended} the run after {int(loop.step)} steps. {way_on}"
     fraction = float(loop.info.velocity_norm) / (float(loop.largest_velocity) or 1.0)
     return Status.FINISHED, (
         f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction:.2g} of its largest."

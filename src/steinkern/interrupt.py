@@ -1,6 +1,8 @@
 """Ctrl-C as a request to end well, while a loop is under way."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +17,10 @@ class Interrupt:
 
 
 @contextmanager
-def interruptible() -> Iterator[Interrupt]:
+def interruptible(notice: str = "") -> Iterator[Interrupt]:
     """Within it the first Ctrl-C sets `requested`; a second one raises `KeyboardInterrupt`, as it does everywhere.
+
+    The notice, if there is one, goes to the terminal at the first: for loops that take a while to end.
 
     Python lets only the main thread handle signals, and a handler that somebody else has set stays: then Ctrl-C does
     what it did before.
@@ -29,6 +33,8 @@ def interruptible() -> Iterator[Interrupt]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         interrupt.requested = True
+        if notice and sys.stderr.isatty():
+            os.write(2, f"\n{notice}\n".encode())  # a print may be under way where the signal came
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     signal.signal(signal.SIGINT, handle)

@@ -168,7 +168,10 @@ def check_particles(particles: PyTree) -> int:
 def _dtype(leaf: Any, name: str) -> Any:
     dtype = getattr(leaf, "dtype", None)
     if dtype is None:
-        raise ValueError(f"`particles` must be a pytree of arrays; {name or 'it'} is a {type(leaf).__name__}.")
+        raise ValueError(
+            f"`particles` must be a pytree of arrays; {name or 'it'} is a {type(leaf).__name__}. Make lists of numbers "
+            "an array first: `jnp.asarray(particles)`."
+        )
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"`particles` must be floating point; {name or 'the array'} has dtype {dtype}.")
     return jax.dtypes.canonicalize_dtype(dtype)

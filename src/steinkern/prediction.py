@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._types import Batch, PyTree, check_callable, check_count
+from .arguments import as_data
 from .likelihood import AbstractLikelihood
 from .particles import merge
 from .target import batch_length
+from .wording import explained, shapes
 
 
 @dataclass(frozen=True)
@@ -76,24 +78,12 @@ def predict(
         raise ValueError(f"`level` must lie between 0 and 1, got {level}.")
     if batch_size is not None:
         check_count("batch_size", batch_size)
-    data = jax.tree.map(jnp.asarray, data)
+    data = as_data(data)
     rows = batch_length(data)
-    try:
+    expected = f"`function` must take the parameters, {shapes(particles)}, and one row of `data`, {shapes(data)}"
+    with explained(expected, "Rows must have the columns that the model was written for."):
         values = _values(function, particles, shared, data, min(batch_size or rows, rows))
-    except (TypeError, ValueError, IndexError, KeyError) as error:  # the user's own are among them: `from` keeps them
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"`function` must take the parameters, {_shapes(particles)}, and one row of `data`, {_shapes(data)}; it "
-            f"raised {type(error).__name__}: {reason}. Rows must have the columns that the model was written for."
-        ) from error
     return Prediction(values, level)
-
-
-def _shapes(tree: PyTree) -> str:
-    """The shapes of one particle or row of a pytree's arrays in words, by name where they have one."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    named = [(jax.tree_util.keystr(path, simple=True, separator="."), leaf.shape[1:]) for path, leaf in leaves]
-    return "shape " + ", ".join(f"{name}: {shape}" if name else str(shape) for name, shape in named)
 
 
 @eqx.filter_jit

@@ -110,6 +110,7 @@ class Result:
     warnings: tuple[str, ...] = ()
     """What `SteinWarning` said of the run."""
 
+    _chains: ClassVar[bool] = False
     _flow: ClassVar[str] = ""
     _no_flow: ClassVar[str] = RECORD_PARTICLES
     """What the page says where the particles of earlier steps are not known."""
@@ -269,6 +270,7 @@ class Result:
             observed=seen,
             predictive=draws,
             flow_note=self._no_flow if recorded is None else self._flow,
+            chains=self._chains,
         )
         return write_report(record, directory, coordinates=coordinates)
 
@@ -296,6 +298,8 @@ class Result:
                 "`key` draws from the predictive distribution of a NumPyro or PyMC model, and this target is none. "
                 "Give draws as `predictive={name: array}`, such as the `values` of `result.predict(...)`."
             )
+        if predictive is not None and not isinstance(predictive, Mapping):
+            raise ValueError(f"`predictive` must be a dictionary {{name: draws}}, got {predictive!r}.")
         draws = {**drawn, **({} if predictive is None else predictive)}
         for name, value in draws.items():
             if np.shape(value)[:1] != (len(self.points),):

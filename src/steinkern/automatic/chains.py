@@ -26,6 +26,7 @@ class Draws(NamedTuple):
     """What the chains saw, with axes (transition, chain, …): JAX arrays, or NumPy's where rounds are joined."""
 
     points: Any
+    log_densities: Any
     scores: Any
     acceptance: Any
     leaps: Any
@@ -47,7 +48,7 @@ class Draws(NamedTuple):
 
 
 def _draw(state: ChainState, info: Info) -> Draws:
-    return Draws(state.points, state.scores, state.acceptance, state.leaps, info)
+    return Draws(state.points, state.log_densities, state.scores, state.acceptance, state.leaps, info)
 
 
 def joined(parts: list[Draws]) -> Draws:

@@ -1,9 +1,7 @@
 """`sample`: the one call."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -30,12 +28,16 @@ from .control import moments_by_stein
 from .gaussian import Gaussian, even_noise, nearest_gaussian
 from .mixing import drifting, mixing, settled
 from .placing import nearest_draws, placed, with_moments
+from .precision import bound_to, double_precision, forget_precision
 from .quality import MANY, Cost, Quality, concerns, judged
 
 _CHAINS = 100
 _DRAWS_A_PARTICLE = 10  # more chains where more particles are wanted
-_LEAST_ROUNDS, _MOST_ROUNDS = 2, 10
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 20
+_HARD = 4  # rounds after which chains that have not settled go on with half the step: narrow places want it
+_RARE = 1e-3  # of the draws have a density as low as that: a particle placed lower stands beside a ridge
 _MOST_NUMBERS = 20_000_000  # of draws that are kept
+_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, particles placed by what they saw"
 _RECORDS, _MOST_RECORDED = 60, 2_000_000  # lines of the history, and numbers of the particles in it
 
 
@@ -46,6 +48,7 @@ class Sampled(Result):
     quality: Quality | None = None
     """`None` where the run came to nothing."""
     cost: Cost = Cost(0, 0, 0, 0)
+    _chains: ClassVar[bool] = True
     _flow: ClassVar[str] = "Before the last step these are the chains by which the particles were placed in the end."
     _no_flow: ClassVar[str] = "They were placed at the end, by what the chains saw."
 
@@ -57,7 +60,7 @@ class Sampled(Result):
 
     def _described(self) -> Mapping[str, Any]:
         found = {} if self.quality is None else {"quality": self.quality.in_words(), "cost": self.cost.in_words()}
-        return {**super()._described(), **found}
+        return {**super()._described(), "method": _METHOD, **found}
 
     def summary(self) -> str:
         """The table of `Result.summary`, and what is known of its quality."""
@@ -124,20 +127,22 @@ def sample(
             raise ValueError("`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`.")
         start = jax.tree.map(lambda leaf: leaf[0], given.prior(jr.fold_in(key, 1), 1))
     start = jax.tree.map(np.asarray, start)
+    for leaf in jax.tree_util.tree_leaves(start):
+        if leaf.dtype.kind not in "biuf":
+            raise ValueError(f"`start` must hold numbers, one particle's parameters, got {leaf!r}.")
     data = jax.tree.map(np.asarray, data)  # NumPy keeps the digits that JAX's own precision may not
     given.check_data(data, None)
-    with _precision(given, start, data) as wide:
+    with double_precision(given, start, data) as wide:
         with tqdm(total=_MOST_ROUNDS + 2, disable=None if progress is None else not progress, leave=False) as bar:
-            found = _found(key, *_bound(given, start, data, wide), num_particles, bar)
+            found = _found(key, *bound_to(given, start, data, wide), num_particles, bar)
         in_double = jax.tree.map(np.asarray, (found.particles, found.points, found.history.particles))
     particles, points, recorded = jax.tree.map(jnp.asarray, in_double)  # in JAX's own precision
     history = dataclasses.replace(found.history, particles=jax.tree.map(np.asarray, recorded))
     bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
-    _forget_precision(bound, points, data)
-    shapes = [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)]
+    forget_precision(bound, points, data)
     settings = {
         "precision": "float64" if wide else "float32",
-        "data shapes": shapes,
+        "data shapes": [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)],
         "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
     }
     result = Sampled(
@@ -203,7 +208,7 @@ def _run(
     thinning = min(max(1, n * d * ROUND * _MOST_ROUNDS // _MOST_NUMBERS), ROUND // 5)
     lines: list[Draws] = []
     rounds: list[Draws] = []
-    with interruptible() as interrupt:
+    with interruptible("Ctrl-C: ending after this round, with what there is; again to end at once.") as interrupt:
         for turn in range(2):
             state, step, draws = one_round(jr.fold_in(warm_key, turn), target, sampler, state, data, on)
             lines.append(draws)
@@ -219,7 +224,9 @@ def _run(
             seen = mixing(joined(rounds).points)
             if len(rounds) >= _LEAST_ROUNDS and settled(seen):
                 break
-            if len(rounds) >= 4 and drifting(seen):  # the first of them were still on their way
+            if turn + 1 == _HARD:  # what the longer steps saw is left out: they had hardly been in the narrow places
+                sampler, rounds = Hamiltonian(sampler.metric, sampler.step_size / 2), []
+            elif len(rounds) >= 4 and drifting(seen):  # the first of them were still on their way
                 rounds = rounds[len(rounds) // 2 :]
     return rounds, lines, sampler, interrupt.requested
 
@@ -242,8 +249,9 @@ def _finished(
     points = _unwhitened(white, estimates.centre, metric)
     values, scores = _look(target, points, data)
     outside = ~(jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1))
-    if bool(jnp.any(outside)):
-        white = nearest_draws(white, outside, ours)
+    beside = outside | (values < np.quantile(draws.log_densities, _RARE))
+    if bool(jnp.any(beside)):
+        white = nearest_draws(white, beside, ours)
         points = _unwhitened(white, estimates.centre, metric)
         _, scores = _look(target, points, data)
     sd = draws.points.std(axis=(0, 1))
@@ -259,7 +267,7 @@ def _finished(
         Status.FINISHED: "the run ended, and does not trust itself: see the warnings.",
         Status.CONVERGED: "means and spreads have settled.",
     }[status]
-    looks = 2 if quality.outside else 1
+    looks = 2 if bool(jnp.any(beside)) else 1
     spent = spent + np.array([0, looks * len(points), 0, looks])
     steps = sum(len(part.leaps) for part in lines)
     return _Found(
@@ -272,14 +280,20 @@ _NO_HISTORY = History(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), N
 
 
 def _history(target: AbstractTarget, lines: list[Draws], points: Points) -> History:
-    """Some transitions of the chains, the last one among them, which has the particles themselves."""
+    """Some transitions of the chains, the last one among them, which has the particles themselves.
+
+    Where there are more particles than chains, a line holds the chains at several transitions in a row.
+    """
     seen = joined(lines)
     last = len(seen.leaps) - 1
     kept = np.arange(last, -1, -max(1, -(-(last + 1) // _RECORDS)))[::-1]
     norm, step_size, ratio = (np.asarray(part)[kept] for part in seen.info)
     particles = None
-    if len(points) <= seen.points.shape[1] and len(kept) * points.size <= _MOST_RECORDED:
-        clouds = np.concatenate([seen.points[kept[:-1], : len(points)], np.asarray(points)[None]])
+    if len(kept) * points.size <= _MOST_RECORDED:
+        in_a_row = np.arange(-(-len(points) // seen.points.shape[1]))
+        rows = np.maximum(kept[:-1, None] - in_a_row, 0)
+        clouds = seen.points[rows].reshape(len(rows), -1, points.shape[1])[:, : len(points)]
+        clouds = np.concatenate([clouds, np.asarray(points)[None]])
         particles = jax.vmap(partial(_constrained, target))(jnp.asarray(clouds))
     return History(kept + 1, norm, step_size, ratio, particles)
 
@@ -335,61 +349,3 @@ def _names(target: AbstractTarget, start: Vector) -> list[str]:
 def _constrained(target: AbstractTarget, points: Points) -> PyTree:
     assert target.space is not None
     return jax.vmap(target.space.constrain)(points)
-
-
-def _bound(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> tuple[AbstractTarget, Vector, Batch]:
-    """The target on its space, the start as an unconstrained vector, and the data; in double precision if `wide`."""
-
-    def cast(leaf: Any) -> Any:
-        floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-        return jnp.asarray(leaf, jnp.float64 if wide and floating else None)
-
-    start, data = jax.tree.map(cast, start), jax.tree.map(cast, data)
-    start = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(float), start)
-    bound = target.bind(start)
-    assert bound.space is not None
-    bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
-    vector = bound.space.unconstrain(start)
-    value, score = jax.value_and_grad(bound.log_density)(vector, data)
-    if not (bool(jnp.isfinite(value)) and bool(jnp.all(jnp.isfinite(score)))):
-        raise ValueError(
-            f"`start` must lie where the log density and its gradient are finite, got {float(value)} there. Start "
-            "inside the support, or declare it with `support=`."
-        )
-    return bound, vector, data
-
-
-@contextmanager
-def _precision(target: AbstractTarget, start: PyTree, data: Batch) -> Iterator[bool]:
-    """Double precision within, and whether it is: not where the log density insists on single precision."""
-    if jnp.zeros(()).dtype == jnp.float64:  # the caller's own choice
-        yield True
-        return
-    wide = _runs_in_double(target, start, data)
-    if not wide:  # JAX may remember whole numbers as those of single precision, see `_forget_precision`
-        jax.clear_caches()
-        wide = _runs_in_double(target, start, data)
-    inside: AbstractContextManager[Any] = jax.enable_x64(True) if wide else contextlib.nullcontext()
-    with inside:
-        yield wide
-
-
-def _runs_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> bool:
-    with jax.enable_x64(True):
-        try:
-            _bound(target, start, data, True)
-        except (TypeError, ValueError):
-            return False
-    return True
-
-
-def _forget_precision(target: AbstractTarget, points: Points, data: Batch) -> None:
-    """Make the target usable in JAX's own precision again.
-
-    JAX (0.10 to 0.12) remembers whole numbers in NumPy arrays that a function closes over by the precision in which it
-    met them first. Where that was double precision, and is no longer, all that it remembers has to go.
-    """
-    try:
-        jax.eval_shape(target.score, points[0], data)
-    except TypeError:
-        jax.clear_caches()

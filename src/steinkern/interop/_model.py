@@ -108,8 +108,8 @@ class AbstractModelTarget(AbstractTarget):
         if not isinstance(particle, dict) or set(particle) != names:
             given = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
             raise ValueError(
-                f"`particles` must be a dictionary of the model's latent sites {sorted(names)}, got {given}. "
-                "`model.prior(key, num_particles)` draws one."
+                f"a particle must be a dictionary of the model's latent sites {sorted(names)}, got {given}. "
+                "`target.prior(key, num_particles)` draws some."
             )
         shapes = dict(zip(self.space.layout.names, self.space.shapes, strict=True))
         wrong = {name: np.shape(particle[name]) for name in sorted(names) if np.shape(particle[name]) != shapes[name]}

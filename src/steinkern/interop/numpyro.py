@@ -1,5 +1,6 @@
 """NumPyro models as targets: the log density and the maps between coordinates are NumPyro's own."""
 
+import inspect
 from functools import partial
 from typing import Any
 
@@ -57,6 +58,7 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
         ValueError: the model has discrete latent sites, none at all, or some that a minibatch would cut.
     """
     check_callable("model", model, "a NumPyro model, a function of the arguments that follow it")
+    _check_call(model, args, kwargs)
     traced_args, traced_kwargs = jax.tree.map(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs)
     )
@@ -69,6 +71,21 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
     layout = Layout.of({name: jax.ShapeDtypeStruct(leaf.shape, dtype) for name, leaf in free.items()})
     shapes = tuple(tuple(jnp.shape(sites[name]["value"])) for name in layout.names)
     return NumPyroTarget(NumPyroSpace(layout, shapes, call), tuple((name, *sizes) for name, sizes in plates.items()))
+
+
+def _check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise where Python knows which arguments the model takes, and it takes others."""
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"`model` is a function of {signature}: {error}. Give its arguments after it, as in `from_model(model, x, "
+            "y)`."
+        ) from None
 
 
 class _Plates(Messenger):

@@ -26,20 +26,21 @@ def facts(record: Record) -> list[tuple[str, str]]:
     inner = _mapping(sampler.get("sampler")) or sampler  # a half-Bayesian sampler moves its particles by another one
     rule = _mapping(inner.get("rule"))
     given = [
+        ("Command", str(settings.get("command") or "")),
         ("Target", target_name(target, with_kind=True)),
         ("Parameters", _parameters(target)),
         ("Constraints", _constraints(target)),
         ("Shared", record.shared),
         ("Data", ", ".join(map(str, settings.get("data shapes") or ()))),
-        ("Method", _method(sampler, inner, rule)),
+        ("Method", str(settings.get("method") or _method(sampler, inner, rule))),
         ("Kernel", in_words(rule.get("kernel") or inner.get("kernel"))),
         ("Curvature", in_words(rule.get("curvature") or inner.get("curvature"))),
         ("Metric", in_words(rule.get("settings"))),
-        ("Step rule", _step_rule(inner)),
+        ("Leapfrog step" if record.chains else "Step rule", _step_rule(inner)),
         ("Particles and steps", f"{record.num_particles:,} particles, {record.num_steps:,} steps"),
         ("Quality", str(settings.get("quality") or "")),
         ("Cost", str(settings.get("cost") or "")),
-        ("Key", _key(settings.get("key"))),
+        ("Key", "" if settings.get("command") else _key(settings.get("key"))),
         ("Options", _options(settings)),
         ("Versions", ", ".join(f"{name} {number}" for name, number in record.versions.items())),
     ]

@@ -19,14 +19,16 @@ FIRST_SHOWN = 3
 MISSING = 65535
 """The code of what is not finite."""
 _LARGEST = 1e300
+_TRAIL = 6  # iterations whose moves are drawn behind a particle
 
 
-def flow(frames: Frames, coordinates: Sequence[str] | None) -> tuple[dict[str, Any], str]:
+def flow(frames: Frames, coordinates: Sequence[str] | None, *, moves: bool = True) -> tuple[dict[str, Any], str]:
     """What the script needs, and what to say of coordinates or particles that are left out.
 
     Args:
         frames: the particles at some iterations, the last one the end.
         coordinates: names of coordinates, or of sites for all of theirs; the first ones where there are none.
+        moves: whether a particle moves from iteration to iteration, so that a line between them means something.
     """
     named = list(columns(frames.sites, batch_axes=2))
     chosen = named if coordinates is None else _named(named, coordinates, frames.sites)
@@ -56,6 +58,7 @@ def flow(frames: Frames, coordinates: Sequence[str] | None) -> tuple[dict[str, A
         "steps": [int(step) for step in frames.step],
         "shown": _first_shown([name for name, _ in chosen], coordinates is not None),
         "particles": len(rows),
+        "trail": _TRAIL if moves else 0,
         "windows": windows,
         "views": [_view(values[:, place], end) for place, end in enumerate(ends)],
         "ends": ends,

@@ -69,6 +69,8 @@ class Record:
     coordinates_note: str = ""
     flow_note: str = ""
     """What to say of the frames, or of why there are none."""
+    chains: bool = False
+    """Whether what is recorded are Markov chains, by which the particles were placed in the end."""
 
     def own_name(self, name: str) -> str:
         """What is asked for by a site's name, as it is called here: perhaps its unconstrained coordinates alone."""

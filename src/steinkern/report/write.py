@@ -20,6 +20,14 @@ _TRACES = {  # the order of the page; whether the axis is logarithmic, a level t
     "Stein ratio": (False, 1.0, "Near 1 when the spread is right, below it when the particles have collapsed."),
     "step size": (True, None, "Root mean square of a move over that of the velocity."),
 }
+_CHAIN_TRACES = {  # the same where chains were run: what it is called, and what it is
+    "velocity norm": ("Mean gradient", "Root mean square of the mean of the chains' whitened gradients: noise near 0."),
+    "KSD": ("KSD", "Of the chains, and at the end of the particles, in unconstrained coordinates as they are; under "
+            "“Quality” it is in whitened ones, with another scale."),
+    "Stein ratio": ("Stein ratio", "Of the chains: near 1 when their spread is right, with noise."),
+    "step size": ("Step size", "Of the leapfrog scheme, in whitened coordinates: adapted at first, then fixed, and "
+                  "halved where chains are slow to settle."),
+}  # fmt: skip
 _TONES = {"converged": "good", "finished": "good", "stopped": "warn", "checkpoint": "warn", "diverged": "bad"}
 _FILTERED = 12  # rows of a table from which on a filter helps
 
@@ -44,7 +52,7 @@ def write_report(
     frames = record.frames or Frames(
         np.array([record.num_steps]), {name: values[None] for name, values in record.drawn.items()}
     )
-    content, left_out = flow(frames, coordinates)
+    content, left_out = flow(frames, coordinates, moves=not record.chains)
     prepare_directory(Path(directory), "`directory`")
     table, number, lost = tables.site_table(record.sites)
     html = page.filled(
@@ -127,8 +135,9 @@ def _trace(record: Record, name: str) -> str:
     chart = charts.trace(name, trace.step, trace.value, log=log, level=level) if len(trace.step) else ""
     note = trace.note or ("" if chart else "Nothing was recorded.")
     body = chart or '<div class="absent" aria-hidden="true">–</div>'
+    label, meaning = _CHAIN_TRACES[name] if record.chains else (_sentence(name), meaning)
     said = " ".join([meaning, note]).strip()
-    return f"<figure><h3>{page.text(_sentence(name))}</h3>{body}<figcaption>{page.prose(said)}</figcaption></figure>"
+    return f"<figure><h3>{page.text(label)}</h3>{body}<figcaption>{page.prose(said)}</figcaption></figure>"
 
 
 def _checks(record: Record) -> str:

@@ -1,7 +1,7 @@
 const flow = JSON.parse(document.getElementById("flow").textContent);
 const codes = new Uint16Array(Uint8Array.from(atob(flow.codes), (c) => c.charCodeAt(0)).buffer);
 const particlesBox = document.getElementById("particles"), canvas = particlesBox.querySelector("canvas");
-const hold = document.getElementById("hold"), TRAIL = 6, MOST = 5;
+const hold = document.getElementById("hold"), TRAIL = flow.trail, MOST = 5;
 const traces = [...document.querySelectorAll("svg[data-first]")];
 let current = flow.steps.length - 1;
 
@@ -114,7 +114,7 @@ function draw(frame) {
       }
     } else {
       context.strokeStyle = colour("--particle"); context.lineWidth = 1;
-      for (let f = Math.max(1, frame - TRAIL); f <= frame; f += 1) {
+      for (let f = Math.max(1, frame - TRAIL); TRAIL && f <= frame; f += 1) {
         context.globalAlpha = 0.08 + 0.3 * (1 - (frame - f) / TRAIL);
         context.beginPath();
         for (const i of everyone) {
