@@ -94,6 +94,11 @@ def steinkern(problem: Problem) -> Prepare:
     return scanned(*own_step(problem, sk.svgd(optimiser=LEARNING_RATE)))
 
 
+def steinkern_all_pairs(problem: Problem) -> Prepare:
+    """The same with the median over the pairs of all particles, as the others take it, not of 500 of them."""
+    return scanned(*own_step(problem, sk.svgd(sk.RBF(sk.Median(largest=2**16)), optimiser=LEARNING_RATE)))
+
+
 def steinkern_average(problem: Problem) -> Prepare:
     """Matrix-SVGD (average), a whole step: the Hessian at every particle, its mean, the factors, the velocity."""
     return scanned(*own_step(problem, sk.matrix_svgd("average", sk.Hessian(), optimiser=LEARNING_RATE)))
