@@ -16,7 +16,7 @@ help:
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench-cpu  step times beside a plain JAX step, BlackJAX, NumPyro, msvgd, PyMC and simpleSVGD; half an hour"
-	@echo "make bench-fits whole fits, first and second call, and where their time goes; DATA=DIRECTORY as in steinkern reproduce"
+	@echo "make bench-fits whole fits, first and second call, and where their time goes; DATA=DIRECTORY as in steinkern reproduce, GPU=1 on a machine with one"
 	@echo "make bench-scaling  memory and agreement over virtual devices"
 	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
 	@echo "make bench-posteriors  everyday posteriors, nothing tuned: sample beside SVGD, Laplace, Pathfinder and NUTS"
@@ -27,9 +27,10 @@ help:
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), sys.version" \
 	  || (echo "steinkern needs Python >= 3.11: make PYTHON=/path/to/python $(MAKECMDGOALS)"; exit 1)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[dev,experiments]"
+	@echo "Setting up $(VENV): a minute or a few, the first time"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --editable ".[dev,experiments]"
 	@touch $@
 
 setup: $(VENV)/installed
@@ -85,7 +86,7 @@ $(BENCH)/installed: pyproject.toml
 	@touch $@
 
 bench-fits: setup
-	$(BIN)/python benchmarks/fits.py $(if $(DATA),--data $(DATA)) --json benchmarks/results/fits.json
+	$(BIN)/python benchmarks/fits.py $(if $(DATA),--data $(DATA)) --json benchmarks/results/fits$(if $(GPU),-gpu).json
 
 bench-scaling: setup
 	$(BIN)/python benchmarks/scaling.py --json benchmarks/results/scaling.json

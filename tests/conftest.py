@@ -1,8 +1,10 @@
 """Strict numerics for every test: double precision, no implicit promotion of types or ranks, seeds from test names."""
 
+import os
 import signal
 import zlib
 from contextlib import contextmanager
+from pathlib import Path
 
 import jax
 import jax.random as jr
@@ -12,6 +14,15 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Compiling is most of the time of the tests, and many compile the same programs: in other modules, processes and runs.
+for option, value in {
+    "jax_compilation_cache_dir": str(Path(__file__).parents[1] / ".pytest_cache" / "programs"),
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}.items():
+    jax.config.update(option, value)
+    os.environ.setdefault(option.upper(), str(value))
 
 
 @pytest.fixture
