@@ -6,13 +6,14 @@ LOWEST ?= .venv-lowest
 BENCH ?= .venv-bench
 SOURCES := src tests benchmarks docs
 
-.PHONY: help setup demo test lint types contract tests test-browser test-lowest soak format
+.PHONY: help setup demo test lint types contract tests test-browser test-thorough test-lowest soak format
 .PHONY: bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
 	@echo "make test       set up, then lint, format check, types, import contract and the tests"
 	@echo "make test-browser  the tests of the pages in headless Chromium; without a browser they fail, where make test skips them"
+	@echo "make test-thorough  the slower tests: the studies' searches, moments beside PyMC's NUTS; a few minutes"
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench-cpu  step times beside a plain JAX step, BlackJAX, NumPyro, msvgd, PyMC and simpleSVGD; half an hour"
@@ -56,6 +57,9 @@ tests: setup
 
 test-browser: setup
 	STEINKERN_TEST_BROWSER=required $(BIN)/pytest -m browser
+
+test-thorough: setup
+	$(BIN)/pytest -n 2 -m thorough
 
 soak: setup
 	$(BIN)/pytest -m soak

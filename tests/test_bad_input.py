@@ -291,7 +291,7 @@ FITS = {
     "density of other shapes": (
         {"target": lambda x: jnp.sum(x - jnp.ones(3))}, "`target`", "one particle, shape (2,)", "(3,)",
     ),
-    "density of other names": ({"target": lambda x: x["slope"]}, "`target`", "of the names and shapes", "slope"),
+    "density of other names": ({"target": lambda x: x["slope"]}, "`target`", "other names or shapes", "slope"),
     "likelihood of wider rows": (
         {"target": sk.Posterior(log_density, lambda x, row: row["x"] @ x, 10), "data": {"x": np.ones((10, 3))}},
         "`target`", "one row of `data`, shape x: (3,)", "got (3,) and (2,)",

@@ -210,8 +210,13 @@ INDEFINITE = sk.Hessian(repair=None)
     "make",
     [
         lambda damping: sk.matrix_svgd("average", INDEFINITE, sk.RBF(1.0), optax.sgd(0.1), damping=damping),
-        lambda damping: sk.matrix_svgd("mixture", INDEFINITE, sk.RBF(1.0), optax.sgd(0.1), damping=damping),
-        lambda damping: sk.svn(INDEFINITE, sk.RBF(1.0), optax.sgd(0.1), damping=damping),
+        pytest.param(
+            lambda damping: sk.matrix_svgd("mixture", INDEFINITE, sk.RBF(1.0), optax.sgd(0.1), damping=damping),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            lambda damping: sk.svn(INDEFINITE, sk.RBF(1.0), optax.sgd(0.1), damping=damping), marks=pytest.mark.thorough
+        ),
     ],
     ids=["average", "mixture", "svn"],
 )

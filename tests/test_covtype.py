@@ -155,6 +155,7 @@ def test_a_grid_holds_every_combination_that_a_method_can_have(method, rule, num
     assert [Setting(**content(setting)) for setting in settings] == settings
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -200,7 +201,7 @@ def test_the_best_finite_setting_is_chosen():
     [
         ("psgld", Setting("plain", 0.005)),
         ("vanilla", Setting("plain", 1.0)),
-        ("mixture", Setting("plain", 1.0, damping=1e-3)),
+        pytest.param("mixture", Setting("plain", 1.0, damping=1e-3), marks=pytest.mark.thorough),
     ],
 )
 def test_particles_learn_to_classify(method, setting):
@@ -318,6 +319,7 @@ def test_bad_input_is_one_line_and_a_non_zero_exit(options, message, tmp_path, m
     assert len(printed.splitlines()) == 1
 
 
+@pytest.mark.thorough
 def test_quick_mode_needs_no_download(tmp_path):
     result = CliRunner().invoke(
         cli.app, ["reproduce", "covtype", "--quick", "--methods", "sgld,mixture", "--out", str(tmp_path)]

@@ -253,6 +253,7 @@ print(jax.jit(lambda: jax.lax.fori_loop(0, 200, step, jnp.ones(())))())
 """
 
 
+@pytest.mark.thorough
 def test_many_batched_factorisations_come_to_an_end_on_two_cores():
     """Side by side they bring JAX 0.10 to a standstill on a CPU of few cores: see `linear._after`."""
     two_threads = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "2"}

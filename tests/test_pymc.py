@@ -83,6 +83,7 @@ def hierarchical():
     return model
 
 
+@pytest.mark.thorough
 def test_a_hierarchical_model_has_the_moments_of_pymcs_nuts(hierarchical, key):
     target = from_model(hierarchical)
     falling = optax.rmsprop(optax.cosine_decay_schedule(0.1, 500))

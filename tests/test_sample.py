@@ -124,8 +124,12 @@ def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path, quick
     assert "record_particles" not in page
     assert "steinkern sample " in page
     assert "--particles 100 --method auto --seed 0" in page
-    with pytest.raises(ValueError, match=r"`--out` .*p\.npz exists: give --restart to begin anew in its place"):
+    with pytest.raises(ValueError, match=r"`--out` .* would replace what is there, .*p\.npz: give --restart"):
         run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
+    with pytest.raises(
+        ValueError, match=r"`--out` .* would replace what is there, .*index\.html: .* another directory"
+    ):
+        run("sample", f"{file}:log_density", "--out", str(tmp_path / "q.npz"))
     with pytest.raises(
         ValueError, match=r"`DIR` .* is of a run by --method auto, which keeps no checkpoints: its page"
     ):

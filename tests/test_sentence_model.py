@@ -104,6 +104,7 @@ def test_dropout_is_unbiased_and_needs_a_key(network, key):
     np.testing.assert_allclose(jnp.mean(masked, axis=0), features(deaf, example), rtol=0.1)  # 2000 masks: 1.5 %
 
 
+@pytest.mark.thorough
 def test_fisher_of_the_output_weights_is_the_expected_outer_product_of_gradients(network, key):
     """Exact softmax Fisher against Σ_x Σ_y p(y|x) g gᵀ from per-example gradients, with the prior's identity."""
     rows = 7

@@ -120,6 +120,7 @@ def test_training_and_validation_never_see_a_test_row(one_fold):
     np.testing.assert_allclose(ours.test_now.error, 1 - theirs.test_now.error, rtol=1e-5)  # float32
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["mixture"])
 def test_methods_learn_the_generated_corpus(method):
     corpus, vectors = generated()
@@ -131,6 +132,7 @@ def test_methods_learn_the_generated_corpus(method):
     assert kept.test.error.mean() < 0.25  # a twentieth of the labels is wrong; guessing errs on half
 
 
+@pytest.mark.thorough
 def test_runs_depend_neither_on_other_runs_nor_on_other_folds_and_on_step_size_and_damping():
     corpus, vectors = generated(60)
     settings = [Setting([1e-2] * 2, [1e-3, 10.0]), Setting([1e-2] * 2, [1e-3] * 2), Setting([1e-3] * 2, [1e-3, 10.0])]
@@ -231,6 +233,7 @@ def small(monkeypatch):
     monkeypatch.setattr(sentences, "generated", lambda: generated(60))
 
 
+@pytest.mark.thorough
 def test_quick_mode_runs_end_to_end_and_goes_on_where_it_stopped(tmp_path, small, monkeypatch):
     options = ["reproduce", "sentences", "--quick", "--methods", "vanilla,point", "--out", str(tmp_path)]
     result = CliRunner().invoke(cli.app, options)
@@ -243,6 +246,7 @@ def test_quick_mode_runs_end_to_end_and_goes_on_where_it_stopped(tmp_path, small
     assert CliRunner().invoke(cli.app, options).exit_code == 0
 
 
+@pytest.mark.thorough
 def test_search_keeps_validation_alone_and_chooses_for_every_fold(tmp_path, small, monkeypatch):
     monkeypatch.setattr(sentence_study, "STEP_SIZES", (1e-3, 1e-2))
     monkeypatch.setattr(sentence_study, "DAMPINGS", (0.1, 1.0))

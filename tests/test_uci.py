@@ -250,6 +250,7 @@ def test_search_is_resumed_and_writes_settings(tmp_path, monkeypatch):
     uci.search(("boston",), tmp_path, data=data, methods=("ensemble",), progress=lines.append)
 
 
+@pytest.mark.thorough
 def test_rows_that_run_at_the_same_time_are_the_same_rows(tmp_path):
     data = directory_with(tmp_path / "data", "boston")
     settings = settings_file(tmp_path / "settings.json", "boston")
@@ -344,6 +345,7 @@ def test_corrupt_data_are_named(tmp_path):
         uci.reproduce(("boston",), tmp_path / "out", data=tmp_path)
 
 
+@pytest.mark.thorough
 def test_quick_mode_needs_no_download(tmp_path):
     result = CliRunner().invoke(
         cli.app, ["reproduce", "uci", "--quick", "--methods", "average,ensemble", "--out", str(tmp_path)]

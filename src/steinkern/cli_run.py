@@ -68,13 +68,14 @@ def check_same(directory: Path, options: Mapping[str, Any]) -> None:
         now = " and ".join(_said(name, options[name]) for name in differing)
         raise ValueError(
             f"`--resume` goes on with the run in {directory}, which had {was}; this command has {now}. Give it what "
-            "that run had, or --restart to begin anew in its place, or another --out."
+            "that run had, or --restart to begin anew in its place, or an --out in another directory."
         )
 
 
-def in_a_line(options: Mapping[str, Any]) -> str:
+def in_a_line(options: Mapping[str, Any], out: Path) -> str:
     """The command that was given, its options written out."""
-    given = [f"{name} {value}" for name, value in options.items() if name != TARGET and value is not None]
+    written = {**options, "--out": shlex.quote(str(out))}
+    given = [f"{name} {value}" for name, value in written.items() if name != TARGET and value is not None]
     return " ".join(["steinkern sample", shlex.quote(str(options[TARGET])), *given])
 
 

@@ -124,11 +124,16 @@ def sample(
         steps = _STEPS if steps is None else steps
     _check_out(out)
     loaded = load(target, dim)
+    loaded.try_out(loaded.particles(jr.key(seed), 1))  # before anything is replaced
     prepare_directory(out.parent)
     before = cli_run.read(out.parent)[0].get("--method", method)
     checkpoint = _checkpoint(out.parent, resume, restart, str(before))
-    if out.exists() and not (resume or restart):
-        raise ValueError(f"`--out` {out} exists: give --restart to begin anew in its place, or another --out.")
+    there = next((path for path in (out, out.parent / "index.html") if path.exists()), None)
+    if there is not None and not (resume or restart):
+        raise ValueError(
+            f"`--out` {out} would replace what is there, {there}: give --restart to begin anew in its place, or an "
+            "--out in another directory."
+        )
     options = {
         cli_run.TARGET: target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
         "--seed": seed,
@@ -144,19 +149,19 @@ def sample(
             result, failed = _run(loaded, sampler_for(method, steps), checkpoint, particles, steps, seed)
     except KeyboardInterrupt:
         kept = method != AUTO and newest(checkpoint) is not None
-        print(f"Interrupted: {'the same command with --resume goes on' if kept else 'there was nothing to keep yet'}.")
+        print(f"Interrupted: {_way_on(restart) if kept else 'there was nothing to keep yet'}.")
         raise typer.Exit(130) from None
     except OtherRunError as error:
         raise ValueError(
             f"`--resume` goes on with the run in {out.parent}, and {target} is not what it was then, in its code, its "
             f"data or its start ({error.what}). Undo the change, or give --restart to begin anew in its place, or "
-            "another --out."
+            "an --out in another directory."
         ) from error
     result = replace(
         result,
         message=cli_run.in_own_words(result.message),
         warnings=tuple(map(cli_run.in_own_words, result.warnings)),
-        settings={**result.settings, "command": cli_run.in_a_line(options)},
+        settings={**result.settings, "command": cli_run.in_a_line(options, out)},
     )
     cli_run.write(out.parent, options, result)
     predictive = (
@@ -169,7 +174,7 @@ def sample(
         raise typer.Exit(1)
     if result.status is Status.STOPPED:
         if method != AUTO:
-            print(f"Interrupted after {result.num_steps} of {steps} steps: the same command with --resume goes on.")
+            print(f"Interrupted after {result.num_steps} of {steps} steps: {_way_on(restart)}.")
         raise typer.Exit(130)
 
 
@@ -232,6 +237,10 @@ def report(
         print(f"With the sites in their own coordinates: --target {options[cli_run.TARGET]}{given}")
 
 
+def _way_on(restarted: bool) -> str:
+    return f"the same command with --resume{' in place of --restart' if restarted else ''} goes on"
+
+
 def _split(listed: str) -> list[str]:
     """Names between commas, except those within brackets: `scale,weights[2,0]` are two."""
     names, depth = [""], 0
@@ -267,7 +276,7 @@ def _checkpoint(directory: Path, resume: bool, restart: bool, method: str) -> Pa
     if not resume and saved is not None:
         raise ValueError(
             f"`--out` lies beside a run of {saved.step} steps in {place}: give --method {method} --resume to go on "
-            "with it, --restart to begin anew in its place, or another --out."
+            "with it, --restart to begin anew in its place, or an --out in another directory."
         )
     return place
 
@@ -278,7 +287,6 @@ def _run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Resul
     start = loaded.start
     if callable(start) or isinstance(loaded.target, AbstractModelTarget):
         start = jax.tree.map(lambda leaf: leaf[0], loaded.particles(start_key, 1))
-    loaded.try_out(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], start))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteinWarning)
         try:
@@ -294,7 +302,6 @@ def _run(
     """The result, and whether the run diverged; what `fit` warns of is on the page and on the terminal."""
     loop_key, start_key = jr.split(jr.key(seed))
     start = loaded.particles(start_key, particles)
-    loaded.try_out(start)
     numbers = sum(int(np.size(leaf)) for leaf in jax.tree_util.tree_leaves(start))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteinWarning)  # the result repeats them, one line each

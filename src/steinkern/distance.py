@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_ALIKE = 8.0  # times the least squared distance from the mean, as in many dimensions: there the mean is half as far off
+_CROWDED = 0.25  # of the squared distance from the mean: neighbours so near make a crowd
 
 
 def squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d"]) -> Float[Array, "m n"]:
@@ -28,7 +28,10 @@ def _row(points: Float[Array, "n d"], index: Array) -> Float[Array, "1 d"]:
 
 
 def central(points: Float[Array, "n d"], take: Callable[[Array, Array], Array] = _row) -> Float[Array, "1 d"]:
-    """The mean, as a row; where some points are far out, the point nearest to it, which stays in the crowd.
+    """A point among the others, as a row: the one nearest to the mean, or the mean where that has no nearer neighbours.
+
+    The mean lies outside the crowd where one point is far out, or where there are several crowds. In many dimensions
+    all points are about as far from it as from one another, and from the mean their squared norms are half as large.
 
     Args:
         points: the points.
@@ -36,5 +39,7 @@ def central(points: Float[Array, "n d"], take: Callable[[Array, Array], Array] =
     """
     mean = jnp.mean(points, axis=0, keepdims=True)
     offsets = jnp.sum((points - mean) ** 2, axis=1)
-    nearest = take(points, jnp.argmin(offsets))
-    return jnp.where(jnp.max(offsets) <= _ALIKE * jnp.min(offsets), mean, nearest)
+    place = jnp.argmin(offsets)
+    nearest = take(points, place)
+    others = jnp.where(jnp.arange(points.shape[0]) == place, jnp.inf, jnp.sum((points - nearest) ** 2, axis=1))
+    return jnp.where(jnp.min(others) >= _CROWDED * jnp.min(offsets), mean, nearest)

@@ -251,8 +251,8 @@ def _explained(target: AbstractTarget, particles: PyTree, data: Batch) -> Abstra
     values = particles.particles if isinstance(particles, Result) else particles
     whole = "one row of `data`" if target.exchangeable else "`data`"
     given = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
-    way_out = "Give `particles` (and `data`) of the names and shapes that it was written for."
-    return explained(f"`target` must take one particle, {shapes(values)}{given}", way_out)
+    expected = f"`target` must take one particle, {shapes(values)}{given}"
+    return explained(expected, "Was it written for other names or shapes?")
 
 
 def _check_first_particles(log_densities: Array, scores: Array) -> None:

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -33,9 +33,10 @@ def interruptible(notice: str = "") -> Iterator[Interrupt]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         interrupt.requested = True
-        if notice and sys.stderr.isatty():
-            os.write(2, f"\n{notice}\n".encode())  # a print may be under way where the signal came
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if notice and sys.stderr is not None and sys.stderr.isatty():
+            with suppress(OSError):
+                os.write(2, f"\n{notice}\n".encode())  # a print may be under way where the signal came
 
     signal.signal(signal.SIGINT, handle)
     try:

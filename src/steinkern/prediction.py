@@ -81,7 +81,7 @@ def predict(
     data = as_data(data)
     rows = batch_length(data)
     expected = f"`function` must take the parameters, {shapes(particles)}, and one row of `data`, {shapes(data)}"
-    with explained(expected, "Rows must have the columns that the model was written for."):
+    with explained(expected, "Was it written for other names, shapes or columns?"):
         values = _values(function, particles, shared, data, min(batch_size or rows, rows))
     return Prediction(values, level)
 

@@ -236,7 +236,7 @@ class Posterior(AbstractTarget):
     def __check_init__(self) -> None:
         check_callable("log_prior", self.log_prior, "a function of the parameters")
         check_callable("log_likelihood", self.log_likelihood, "a function of the parameters and one example")
-        if isinstance(self.num_data, str | bytes | None):
+        if isinstance(self.num_data, str | bytes | list | tuple | dict | None):
             raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data!r}.")
         if hasattr(self.num_data, "dtype"):
             check_positive("num_data", self.num_data)

@@ -44,7 +44,13 @@ class Draws(NamedTuple):
 
     def thinned(self, every: int) -> "Draws":
         """One draw of so many."""
-        return self._replace(**{name: getattr(self, name)[every - 1 :: every] for name in ("points", "scores")})
+        return self._replace(
+            **{name: getattr(self, name)[every - 1 :: every] for name in ("points", "log_densities", "scores")}
+        )
+
+    def line(self, with_points: bool) -> "Draws":
+        """Without what the history does not want."""
+        return self._replace(points=self.points if with_points else self.points[:0], scores=self.scores[:0])
 
 
 def _draw(state: ChainState, info: Info) -> Draws:

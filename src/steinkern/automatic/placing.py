@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._types import Key, Matrix, Points, Vector
@@ -57,11 +58,12 @@ def with_moments(particles: Points, mean: Vector, covariance: Matrix) -> Points:
     return mean[None] + centred @ flat @ root
 
 
-@eqx.filter_jit
 def nearest_draws(particles: Points, wrong: Bool[Array, " n"], draws: Float[Array, "m d"]) -> Points:
-    """The particles, with those that are wrong replaced by the draws that are nearest to them."""
-    nearest = draws[jnp.argmin(_distances(particles, draws), axis=1)]
-    return jnp.where(wrong[:, None], nearest, particles)
+    """The particles, with those that are wrong replaced by the draws that are nearest to them; one after the other."""
+    right, others = np.array(particles), np.asarray(draws)
+    for row in np.flatnonzero(wrong):
+        right[row] = others[np.argmin(np.sum((others - right[row]) ** 2, axis=1))]
+    return jnp.asarray(right)
 
 
 def _distances(x: Points, y: Float[Array, "m d"]) -> Float[Array, "n m"]:

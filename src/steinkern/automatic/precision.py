@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .._types import Batch, Points, PyTree, Vector
 from ..target import AbstractTarget
-from ..wording import explained, shapes
+from ..wording import shapes
 
 
 def bound_to(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> tuple[AbstractTarget, Vector, Batch]:
@@ -26,10 +26,7 @@ def bound_to(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> 
     assert bound.space is not None
     bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
     vector = bound.space.unconstrain(start)
-    given = "" if data is None else f", and `data`, {shapes(data, 0)}"
-    expected = f"`target` must take `start`, {shapes(start, 0)}{given}"
-    with explained(expected, "Give `start` (and `data`) of the names and shapes that it was written for."):
-        value, score = jax.value_and_grad(bound.log_density)(vector, data)
+    value, score = jax.value_and_grad(bound.log_density)(vector, data)
     if not (bool(jnp.isfinite(value)) and bool(jnp.all(jnp.isfinite(score)))):
         raise ValueError(
             f"`start` must lie where the log density and its gradient are finite, got {float(value)} there. Start "
@@ -44,22 +41,31 @@ def double_precision(target: AbstractTarget, start: PyTree, data: Batch) -> Iter
     if jnp.zeros(()).dtype == jnp.float64:  # the caller's own choice
         yield True
         return
-    wide = _runs_in_double(target, start, data)
-    if not wide:  # JAX may remember whole numbers as those of single precision, see `forget_precision`
+    error = _error_in_double(target, start, data)
+    if isinstance(
+        error, TypeError
+    ):  # JAX may remember whole numbers as those of single precision, see `forget_precision`
         jax.clear_caches()
-        wide = _runs_in_double(target, start, data)
+        error = _error_in_double(target, start, data)
+    wide = error is None
     inside: AbstractContextManager[Any] = jax.enable_x64(True) if wide else contextlib.nullcontext()
     with inside:
         yield wide
 
 
-def _runs_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> bool:
+def _error_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> Exception | None:
     with jax.enable_x64(True):
         try:
             bound_to(target, start, data, True)
-        except (TypeError, ValueError):
-            return False
-    return True
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            return error
+    return None
+
+
+def in_shapes(start: PyTree, data: Batch) -> tuple[str, str]:
+    """What the target must take, and what to ask oneself where it does not: see `explained`."""
+    given = "" if data is None else f", and `data`, {shapes(data, 0)}"
+    return f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other names or shapes?"
 
 
 def forget_precision(target: AbstractTarget, points: Points, data: Batch) -> None:

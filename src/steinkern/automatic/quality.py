@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from .._types import Key, Points
 from ..diagnostics import ksd2, stein_ratio
 from .chains import Draws
-from .mixing import ENOUGH, Mixing, drifting
+from .mixing import Mixing, drifting
 
 _DIRECTIONS = 64
 _APART = 1.2  # R-hat beyond which chains are told apart
@@ -114,15 +114,26 @@ def judged(
     )
 
 
-def concerns(quality: Quality, mixing: Mixing, draws: Draws, names: list[str], many: bool) -> Iterator[str]:
-    """What is not to be trusted, why, and what to try."""
+def concerns(
+    quality: Quality, mixing: Mixing, draws: Draws, names: list[str], enough: float, many: bool
+) -> Iterator[str]:
+    """What is not to be trusted, why, and what to try.
+
+    Args:
+        quality: in numbers.
+        mixing: of the chains.
+        draws: their draws.
+        names: of the coordinates.
+        enough: the standard errors, in standard deviations, up to which means and spreads are called settled.
+        many: whether there are so many particles that their Stein ratio says something.
+    """
     by_chain = np.mean(draws.acceptance, axis=0)
     points = draws.points
     unit = (points - points.mean(axis=(0, 1))) / np.where(points.std(axis=(0, 1)) > 0, points.std(axis=(0, 1)), 1)
     tails = np.mean(unit**4, axis=(0, 1))
     local = np.mean(np.abs(draws.scores), axis=0)  # a chain's own steepness: where curvature varies
     uneven = float(np.max(np.quantile(local, 0.95, axis=0) / np.maximum(np.quantile(local, 0.05, axis=0), 1e-300)))
-    unsettled = max(float(np.max(quality.mean_errors)), float(np.max(quality.sd_errors))) > ENOUGH
+    unsettled = max(float(np.max(quality.mean_errors)), float(np.max(quality.sd_errors))) > enough
     worst = names[int(np.argmax(np.maximum(mixing.mean_error, mixing.sd_error)))]
     if quality.r_hat > _APART:
         place = int(np.argmax(mixing.r_hat))

@@ -22,18 +22,19 @@ from ..metric import AbstractMetric
 from ..particles import Layout
 from ..result import DivergedError, Faults, History, Result, Status
 from ..target import AbstractTarget, as_target
+from ..wording import explained
 from . import gaussian as approximation
 from .chains import ROUND, Draws, joined, measured_metric, one_round
 from .control import moments_by_stein
 from .gaussian import Gaussian, even_noise, nearest_gaussian
-from .mixing import drifting, mixing, settled
-from .placing import nearest_draws, placed, with_moments
-from .precision import bound_to, double_precision, forget_precision
+from .mixing import ENOUGH, drifting, mixing, settled
+from .placing import MOST_PLACED, nearest_draws, placed, with_moments
+from .precision import bound_to, double_precision, forget_precision, in_shapes
 from .quality import MANY, Cost, Quality, concerns, judged
 
 _CHAINS = 100
 _DRAWS_A_PARTICLE = 10  # more chains where more particles are wanted
-_LEAST_ROUNDS, _MOST_ROUNDS = 2, 20
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 16
 _HARD = 4  # rounds after which chains that have not settled go on with half the step: narrow places want it
 _RARE = 1e-3  # of the draws have a density as low as that: a particle placed lower stands beside a ridge
 _MOST_NUMBERS = 20_000_000  # of draws that are kept
@@ -126,15 +127,14 @@ def sample(
         if not isinstance(given, AbstractModelTarget):
             raise ValueError("`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`.")
         start = jax.tree.map(lambda leaf: leaf[0], given.prior(jr.fold_in(key, 1), 1))
-    start = jax.tree.map(np.asarray, start)
-    for leaf in jax.tree_util.tree_leaves(start):
-        if leaf.dtype.kind not in "biuf":
-            raise ValueError(f"`start` must hold numbers, one particle's parameters, got {leaf!r}.")
+    start = jax.tree.map(_as_numbers, start)
     data = jax.tree.map(np.asarray, data)  # NumPy keeps the digits that JAX's own precision may not
     given.check_data(data, None)
     with double_precision(given, start, data) as wide:
         with tqdm(total=_MOST_ROUNDS + 2, disable=None if progress is None else not progress, leave=False) as bar:
-            found = _found(key, *bound_to(given, start, data, wide), num_particles, bar)
+            with explained(*in_shapes(start, data)):
+                bound, vector, batch = bound_to(given, start, data, wide)
+            found = _found(key, bound, vector, batch, num_particles, bar)
         in_double = jax.tree.map(np.asarray, (found.particles, found.points, found.history.particles))
     particles, points, recorded = jax.tree.map(jnp.asarray, in_double)  # in JAX's own precision
     history = dataclasses.replace(found.history, particles=jax.tree.map(np.asarray, recorded))
@@ -154,6 +154,13 @@ def sample(
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
+
+
+def _as_numbers(leaf: Any) -> np.ndarray:
+    dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+    if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise ValueError(f"`start` must hold numbers, one particle's parameters, got {leaf!r}.")
+    return np.asarray(leaf)
 
 
 @dataclass
@@ -191,7 +198,8 @@ def _found(key: Key, target: AbstractTarget, start: Vector, data: Batch, num_par
     state = Hamiltonian(nearest.metric, 1.0).init(target, first, data)
     state = _inside(state)
     bar.set_description_str("chains")
-    rounds, lines, sampler, stopped = _run(warm_key, chain_key, target, nearest, state, data, bar)
+    recorded = _RECORDS * num_particles * len(start) <= _MOST_RECORDED
+    rounds, lines, sampler, stopped = _run(warm_key, chain_key, target, nearest, state, data, recorded, bar)
     gradients, batches = sum(part.gradients for part in lines), sum(part.batches for part in lines)
     spent += np.array([0, gradients + chains, 0, batches + 1])
     draws = joined(rounds)
@@ -199,9 +207,10 @@ def _found(key: Key, target: AbstractTarget, start: Vector, data: Batch, num_par
 
 
 def _run(
-    warm_key: Key, chain_key: Key, target: AbstractTarget, nearest: Gaussian, state: ChainState, data: Batch, bar: Any
-) -> tuple[list[Draws], list[Draws], Hamiltonian, bool]:
-    """The rounds that count, all rounds, the sampler of the former, and whether Ctrl-C ended them."""
+    warm_key: Key, chain_key: Key, target: AbstractTarget, nearest: Gaussian, state: ChainState, data: Batch,
+    recorded: bool, bar: Any,
+) -> tuple[list[Draws], list[Draws], Hamiltonian, bool]:  # fmt: skip
+    """The rounds that count; all rounds, their points if `recorded`; the sampler; and whether Ctrl-C ended them."""
     n, d = state.points.shape
     sampler = Hamiltonian(nearest.metric, jnp.asarray(1.0 / d**0.25, state.points.dtype))
     on, off = jnp.ones((), state.points.dtype), jnp.zeros((), state.points.dtype)
@@ -211,16 +220,18 @@ def _run(
     with interruptible("Ctrl-C: ending after this round, with what there is; again to end at once.") as interrupt:
         for turn in range(2):
             state, step, draws = one_round(jr.fold_in(warm_key, turn), target, sampler, state, data, on)
-            lines.append(draws)
+            lines.append(draws.line(recorded))
             sampler = Hamiltonian(measured_metric(draws, nearest.precision), step)
             bar.update()
         for turn in range(_MOST_ROUNDS):
             state, _, draws = one_round(jr.fold_in(chain_key, turn), target, sampler, state, data, off)
             rounds.append(draws.thinned(thinning))
-            lines.append(draws)
+            lines.append(draws.line(recorded))
             bar.update()
             if interrupt.requested:
                 break
+            if _HARD <= turn < _MOST_ROUNDS - 1:  # looks would end it just where few draws are far out and errors small
+                continue
             seen = mixing(joined(rounds).points)
             if len(rounds) >= _LEAST_ROUNDS and settled(seen):
                 break
@@ -249,7 +260,9 @@ def _finished(
     points = _unwhitened(white, estimates.centre, metric)
     values, scores = _look(target, points, data)
     outside = ~(jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1))
-    beside = outside | (values < np.quantile(draws.log_densities, _RARE))
+    beside = outside
+    if num_particles <= MOST_PLACED:  # more of them are draws
+        beside = outside | (values < np.quantile(draws.log_densities, _RARE))
     if bool(jnp.any(beside)):
         white = nearest_draws(white, beside, ours)
         points = _unwhitened(white, estimates.centre, metric)
@@ -260,7 +273,9 @@ def _finished(
         check_key, white, jax.vmap(metric.pull_score)(scores), aside, seen, mean_errors,
         float(estimates.identity_error), int(jnp.sum(outside)), draws,
     )  # fmt: skip
-    warnings = list(concerns(quality, seen, draws, names, num_particles >= MANY))
+    slow = len(lines) > 2 + _HARD  # where narrow places are seen too little, spread and error are both too small
+    enough = ENOUGH / 2 if slow else ENOUGH
+    warnings = list(concerns(quality, seen, draws, names, enough, num_particles >= MANY))
     status = Status.STOPPED if stopped else Status.FINISHED if warnings else Status.CONVERGED
     message = {
         Status.STOPPED: "Ctrl-C ended the run; this is what it had.",
@@ -289,7 +304,7 @@ def _history(target: AbstractTarget, lines: list[Draws], points: Points) -> Hist
     kept = np.arange(last, -1, -max(1, -(-(last + 1) // _RECORDS)))[::-1]
     norm, step_size, ratio = (np.asarray(part)[kept] for part in seen.info)
     particles = None
-    if len(kept) * points.size <= _MOST_RECORDED:
+    if len(seen.points):
         in_a_row = np.arange(-(-len(points) // seen.points.shape[1]))
         rows = np.maximum(kept[:-1, None] - in_a_row, 0)
         clouds = seen.points[rows].reshape(len(rows), -1, points.shape[1])[:, : len(points)]
