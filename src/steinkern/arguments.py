@@ -15,10 +15,15 @@ MOST_STEPS = 2**31 - 1
 """The counter of steps has 32 bits, with and without double precision."""
 
 
-def check_functions(key: Any, sampler: Any, tempering: Any, callback: Any) -> None:
-    """Raise unless these are a key, a sampler and functions."""
+def check_key(key: Any) -> None:
+    """Raise unless this is a key."""
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()):
         raise ValueError(f"`key` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
+
+
+def check_functions(key: Any, sampler: Any, tempering: Any, callback: Any) -> None:
+    """Raise unless these are a key, a sampler and functions."""
+    check_key(key)
     if not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
     if callback is not None:

@@ -140,7 +140,7 @@ def sample(
     }  # fmt: skip
     if resume:
         cli_run.check_same(out.parent, options)
-    else:
+    elif method != AUTO:  # whose runs cannot be gone on with
         cli_run.write(out.parent, options)
     try:
         if steps is None:

@@ -14,6 +14,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from .._types import Batch, Key, LogDensityFunction, Points, PyTree, Vector, check_count, is_concrete, warn_caller
+from ..arguments import check_key
 from ..caution import SteinWarning
 from ..hamiltonian import ChainState, Hamiltonian
 from ..interop._model import AbstractModelTarget
@@ -117,6 +118,7 @@ def sample(
     check_count("num_particles", num_particles)
     if not is_concrete(key):
         raise ValueError("`key` must be a key, not traced: `sample` decides by what it sees, so it cannot be compiled.")
+    check_key(key)
     given = as_target(target)
     if isinstance(given, AbstractModelTarget) and given.batch(None, None) is not None:
         raise ValueError(
@@ -276,6 +278,8 @@ def _finished(
     slow = len(lines) > 2 + _HARD  # where narrow places are seen too little, spread and error are both too small
     enough = ENOUGH / 2 if slow else ENOUGH
     warnings = list(concerns(quality, seen, draws, names, enough, num_particles >= MANY))
+    if stopped:  # what chains do that were cut short says nothing of the target
+        warnings = [f"Ctrl-C cut the chains short, after {len(draws.leaps)} transitions: means and spreads may be off."]
     status = Status.STOPPED if stopped else Status.FINISHED if warnings else Status.CONVERGED
     message = {
         Status.STOPPED: "Ctrl-C ended the run; this is what it had.",
