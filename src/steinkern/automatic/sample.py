@@ -262,11 +262,12 @@ def _finished(
     points = _unwhitened(white, estimates.centre, metric)
     values, scores = _look(target, points, data)
     outside = ~(jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1))
-    beside = outside
+    rare, beside = np.quantile(draws.log_densities, _RARE), outside
     if num_particles <= MOST_PLACED:  # more of them are draws
-        beside = outside | (values < np.quantile(draws.log_densities, _RARE))
+        beside = outside | (values < rare)
     if bool(jnp.any(beside)):
-        white = nearest_draws(white, beside, ours)
+        common = draws.log_densities[:, :half].ravel() >= rare
+        white = nearest_draws(white, beside, ours[np.flatnonzero(common)])
         points = _unwhitened(white, estimates.centre, metric)
         _, scores = _look(target, points, data)
     sd = draws.points.std(axis=(0, 1))
