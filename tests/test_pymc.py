@@ -106,6 +106,13 @@ def test_a_hierarchical_model_has_the_moments_of_pymcs_nuts(hierarchical, key):
         np.testing.assert_allclose(np.asarray(values).std(axis=0), sd, rtol=0.2, err_msg=name)
 
 
+def test_one_draw_of_the_prior_has_a_particle_axis_too(hierarchical, key):
+    target = from_model(hierarchical)
+    one, three = target.prior(key, 1), target.prior(key, 3)
+    assert {name: value.shape[1:] for name, value in one.items()} == {n: v.shape[1:] for n, v in three.items()}
+    assert {len(value) for value in one.values()} == {1}
+
+
 def test_a_pymc_model_in_a_file_becomes_particles_and_a_page(tmp_path):
     cli = pytest.importorskip("steinkern.cli")
     (tmp_path / "schools.py").write_text(

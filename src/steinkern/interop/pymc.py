@@ -181,6 +181,8 @@ class PyMCTarget(AbstractModelTarget):
         """Independent draws of the free variables from the model's prior."""
         variables = self.space.functions.variables
         draws = pm.draw(variables, draws=num_particles, mode=_INTERPRETED, random_seed=_seed(key))
+        if num_particles == 1:  # PyMC gives a single draw no axis
+            draws = [np.asarray(value)[None] for value in draws]
         values = zip(self.space.names, draws, strict=True)
         return {name: jnp.asarray(np.asarray(value), self.space.layout.dtype) for name, value in values}
 
