@@ -43,7 +43,7 @@ def test_every_section_of_the_readme_runs_on_its_own_and_says_what_it_says(
             exec(compile(code, f"README.md: {title}", "exec"), names := {})
             found[title], printed[title] = names, capsys.readouterr().out
     spread = {line.split()[0]: float(line.split()[2]) for line in printed["Five lines"].splitlines() if "x[" in line}
-    # The README rounds to one decimal; another machine's float32 moves the last digits.
+    # The README rounds to one decimal, which is 0.05; another machine's float32 moves the last digits.
     assert spread["x[0]"] == pytest.approx(2.0, abs=0.1)
     assert spread["x[1]"] == pytest.approx(1.3, abs=0.1)
     assert "log_density" in (tmp_path / "out" / "banana" / "index.html").read_text()
