@@ -6,14 +6,20 @@ LOWEST ?= .venv-lowest
 BENCH ?= .venv-bench
 SOURCES := src tests benchmarks docs
 
-.PHONY: help setup demo test lint types contract tests test-browser test-thorough test-lowest soak format
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+# The shapes and types of every call, checked while the tests run: it doubles their time, so the default set goes without.
+CHECKED := --jaxtyping-packages=steinkern,beartype.beartype
+
+.PHONY: help setup demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
 .PHONY: bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
-	@echo "make test       set up, then lint, format check, types, import contract and the tests"
-	@echo "make test-browser  the tests of the pages in headless Chromium; without a browser they fail, where make test skips them"
-	@echo "make test-thorough  the slower tests: the studies' searches, moments beside PyMC's NUTS; a few minutes"
+	@echo "make test       set up, then lint, format check, types, import contract and the default tests: five minutes on two cores"
+	@echo "make test-thorough  the slower half: every page of the docs, whole runs of sample and of the studies, other processes, PyMC,"
+	@echo "                every default test of the library with its shapes and types checked at run time"
+	@echo "make test-all   both"
+	@echo "make test-browser  the tests of the pages in headless Chromium; without a browser they fail, where the others skip them"
 	@echo "make soak       the long part of the tests: kills, fuzzing, long runs; an hour or so"
 	@echo "make test-lowest  the tests at the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make bench-cpu  step times beside a plain JAX step, BlackJAX, NumPyro, msvgd, PyMC and simpleSVGD; half an hour"
@@ -25,18 +31,24 @@ help:
 	@echo "make wheel      build the wheel, install it in a clean environment, and time its import"
 	@echo "make format     format the code"
 
-$(VENV)/installed: pyproject.toml
+# What the demo needs and nothing else; `setup` adds the tools of development to the same environment.
+$(VENV)/demo-installed: pyproject.toml
 	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), sys.version" \
 	  || (echo "steinkern needs Python >= 3.11: make PYTHON=/path/to/python $(MAKECMDGOALS)"; exit 1)
-	@echo "Setting up $(VENV): a minute or a few, the first time"
+	@echo "Setting up $(VENV): a minute or so, the first time"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --editable ".[experiments]"
+	@touch $@
+
+$(VENV)/installed: $(VENV)/demo-installed
+	@echo "Adding the tools of development to $(VENV): a minute or so, the first time"
 	@$(BIN)/python -m pip install --quiet --editable ".[dev,experiments]"
 	@touch $@
 
 setup: $(VENV)/installed
 
-demo: setup
+demo: $(VENV)/demo-installed
 	$(BIN)/steinkern reproduce toy --quick --out out/demo
 
 test: lint types contract tests
@@ -53,13 +65,16 @@ contract: setup
 	$(BIN)/lint-imports
 
 tests: setup
-	$(BIN)/pytest -n 2
+	$(PYTEST)
 
 test-browser: setup
 	STEINKERN_TEST_BROWSER=required $(BIN)/pytest -m browser
 
 test-thorough: setup
-	$(BIN)/pytest -n 2 -m thorough
+	$(PYTEST) -m thorough
+	$(PYTEST) $(CHECKED)
+
+test-all: test test-thorough
 
 soak: setup
 	$(BIN)/pytest -m soak
@@ -67,7 +82,7 @@ soak: setup
 	$(BIN)/python benchmarks/faults.py
 
 test-lowest: $(LOWEST)/installed
-	$(LOWEST)/bin/pytest -n 2
+	$(LOWEST)/bin/pytest -n 2 --dist loadfile -m "not soak"
 
 $(LOWEST)/installed: pyproject.toml
 	$(PYTHON) -m venv $(LOWEST)

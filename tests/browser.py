@@ -63,7 +63,7 @@ def ask(page: Path, directory: Path, script: str, size: str = "1200,900") -> Any
         f"--user-data-dir={directory / 'profile'}", f"--window-size={size}",
     ]  # fmt: skip
     done = subprocess.run(
-        [browser, *options, "--dump-dom", asked.as_uri()], capture_output=True, text=True, timeout=120, check=False
+        [browser, *options, "--dump-dom", asked.as_uri()], capture_output=True, text=True, timeout=600, check=False
     )
     found = re.search(r'<pre id="answer">(.*?)</pre>', done.stdout, re.S)
     assert found, f"the page did not load: {done.stderr[-2000:]}"

@@ -6,9 +6,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import pytest
 
 import steinkern as sk
 from steinkern.metric import DenseMetric
+
+
+def over(cases, default: set[str] | None = None):
+    """Parametrise a test over named cases: all in the default set, or those named; the others are thorough."""
+    known = {case.name for case in cases}
+    assert default is None or default <= known, default - known
+    marked = [
+        pytest.param(case, marks=[] if default is None or case.name in default else pytest.mark.thorough)
+        for case in cases
+    ]
+    return pytest.mark.parametrize("case", marked, ids=lambda case: case.name)
 
 
 def random_scored(key, n: int, d: int) -> sk.Scored:
@@ -113,3 +125,8 @@ KERNEL_CASES = [
     KernelCase("transformed", 3, lambda key: sk.Transformed(sk.Isotropic(sk.RBF(1.3)), _bend)),
     KernelCase("user", 3, lambda key: sk.UserKernel(_user)),
 ]
+
+SOME_KERNELS = {
+    "isotropic imq", "linear", "preconditioned, kronecker", "mixture", "graphical, neighbourhoods", "tilted", "user",
+}  # fmt: skip
+"""One of each kind: for tests of what every kernel inherits or has in common."""

@@ -11,6 +11,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from tests.budget import Budget
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -20,6 +22,21 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_configure(config):
+    checked = config.getoption("jaxtyping_packages", None)  # checks of shapes change what a test costs
+    config.pluginmanager.register(Budget(enforced=not checked), "budget")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say loudly where the tests of the pages have not run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    without = [report for report in skipped if "needs a browser" in str(report.longrepr)]
+    if without:
+        terminalreporter.line(
+            f"NOT RUN: {len(without)} tests of pages, for want of a browser (apt-get install chromium).", yellow=True
+        )
 
 
 @pytest.fixture

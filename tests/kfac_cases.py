@@ -140,8 +140,10 @@ def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12, equal_nan=False)
 
 
-def cases(*listed: Case):
-    return pytest.mark.parametrize("case", listed, ids=lambda case: case.name)
+def cases(*listed: Case, default: int = 2):
+    """Run a test over the cases: the first few in the default set, the others in the thorough one."""
+    marked = [pytest.param(case, marks=[] if i < default else pytest.mark.thorough) for i, case in enumerate(listed)]
+    return pytest.mark.parametrize("case", marked, ids=lambda case: case.name)
 
 
 LINEAR = [

@@ -67,6 +67,7 @@ def test_arviz_summarises_the_particles(result, data):
     np.testing.assert_allclose(table["mean"].astype(float)["scale"], result.particles["scale"].mean(), rtol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plot", ["plot_forest", "plot_posterior plot_dist", "plot_ppc plot_ppc_dist", "plot_pair"])
 def test_the_usual_plots_of_arviz_take_the_result(data, plot):
     function = next(getattr(arviz, name) for name in plot.split() if hasattr(arviz, name))

@@ -168,7 +168,6 @@ def with_nan(places):
 ROWS = np.ones(10)
 
 FITS = {
-    "legacy key": ({"key": jr.PRNGKey(0)}, "`key`", "jax.random.key(0)", "uint32"),
     "batch of keys": ({"key": jr.split(jr.key(0), 3)}, "`key`", "one PRNG key", "(3,)"),
     "seed": ({"key": 0}, "`key`", "jax.random.key(0)", "got 0"),
     "target": ({"target": 3.0}, "`target`", "function", "float"),
@@ -258,8 +257,8 @@ FITS = {
     "data of objects": (
         {"target": lambda x, data: log_density(x), "data": np.array([None])}, "`data`", "numbers", "ndarray",
     ),
-    "schedule to nothing": ({"sampler": sk.sgld(lambda step: None)}, "`step_size`", "one number", "None"),
-    "schedule to a vector": ({"sampler": sk.psgld(lambda step: jnp.ones(2))}, "`step_size`", "one number", "(2,)"),
+    "schedule to nothing": ({"sampler": sk.sgld(lambda step: None)}, "`step_size`", "one real number", "None"),
+    "schedule to a vector": ({"sampler": sk.psgld(lambda step: jnp.ones(2))}, "`step_size`", "one real number", "[2]"),
     "tempering to nothing": ({"tempering": lambda step: None}, "`tempering`", "one real number", "None"),
     "tempering to a vector": ({"tempering": lambda step: jnp.ones(2)}, "`tempering`", "one real number", "[2]"),
     "negative tempering": ({"tempering": lambda step: -1.0}, "`tempering`", "at least 0", "-1.0 at step 0"),
@@ -297,7 +296,8 @@ FITS = {
         "`target`", "one row of `data`, shape x: (3,)", "got (3,) and (2,)",
     ),
     "scalar kernel function": (
-        {"sampler": sk.svgd(lambda x, y: jnp.vdot(x, y))}, "`kernel`", "(2, 2)", "()",
+        {"sampler": sk.svgd(lambda x, y: jnp.vdot(x, y)), "particles": np.arange(8.0).reshape(N, D)},
+        "`kernel`", "(2, 2)", "()",
     ),
     "blocks of fewer coordinates": (
         {"sampler": sk.svgd(sk.Graphical.coordinatewise(sk.RBF(), 1))}, "`blocks`", "2", "1",

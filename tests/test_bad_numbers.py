@@ -221,13 +221,14 @@ INDEFINITE = sk.Hessian(repair=None)
     ids=["average", "mixture", "svn"],
 )
 @pytest.mark.usefixtures("quickly")
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_a_metric_that_cannot_be_factorised_is_damped_for_that_step(make):
     start = 0.1 * START
     result = fit(saddle, make(1e-6), start, num_steps=1)
     assert result.faults.damped == 1
     assert f"{result.faults.largest_damping:.0e} times the damping" in result.message
     stronger = make(1e-6 * result.faults.largest_damping)
-    np.testing.assert_array_equal(result.points, fit(saddle, stronger, start, num_steps=1).points)
+    np.testing.assert_allclose(result.points, fit(saddle, stronger, start, num_steps=1).points, rtol=1e-10)
     weaker = make(1e-8 * result.faults.largest_damping)
     assert fit(saddle, weaker, start, num_steps=1).faults.damped == 1
 
@@ -252,6 +253,7 @@ NEEDLED = jnp.asarray(START).at[0].set(jnp.array([3.01, 3.0]))
 
 
 @pytest.mark.usefixtures("quickly")
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_an_absurd_move_is_shortened_to_the_limit_and_no_other_is_touched():
     limited, free = (
         fit(spike, sk.svgd(sk.RBF(0.01), optax.sgd(0.1)), NEEDLED, num_steps=1, longest_move=limit)
@@ -276,7 +278,8 @@ def test_ordinary_moves_are_left_alone_to_the_last_bit(sampler):
 
 @pytest.mark.usefixtures("quickly")
 def test_particles_that_coincide_may_move_as_far_as_they_like():
-    result = fit(gaussian, sk.svgd(), np.full((4, 2), 1e-3), num_steps=3)
+    with pytest.warns(sk.SteinWarning, match="same point"):
+        result = fit(gaussian, sk.svgd(), np.full((4, 2), 1e-3), num_steps=3)
     assert result.faults.shortened == 0
 
 
@@ -296,13 +299,14 @@ def scaled(x, scale):
     return gaussian(x / scale)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     "sampler",
     [sk.svgd(), sk.matrix_svgd("average", sk.Hessian()), sk.matrix_svgd("mixture", sk.Hessian())],
     ids=["svgd", "average", "mixture"],
 )
 @pytest.mark.usefixtures("quickly")
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_huge_and_tiny_scales_end_finite_or_say_why(sampler, dtype):
     for scale in (1e-30, 1e-12, 1e12, 1e30):
         particles = (scale * START).astype(dtype)

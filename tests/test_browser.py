@@ -7,7 +7,7 @@ from steinkern.report import Frames, Trace, write_report
 from tests import browser
 from tests.pages import record
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 
 MOVE = """
 const slider = document.querySelector("input[type=range]"), canvas = document.querySelector("canvas");

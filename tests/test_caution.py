@@ -80,6 +80,7 @@ def corners(x):
     return -10.0 * jnp.sum((x**2 - 1.0) ** 2)
 
 
+@pytest.mark.thorough
 def test_weights_that_decouple_the_particles_are_warned_of_and_a_temperature_cures_it():
     def run(**options):
         sampler = sk.matrix_svgd("mixture", sk.Hessian(diagonal=True), **options)
@@ -167,7 +168,10 @@ def test_a_gradient_that_is_none_is_warned_of_before_the_run(target, words, dtyp
 )
 def test_a_gradient_that_is_one_is_quiet(target, dtype):
     for scale in (1e-3, 1.0, 100.0):
-        fit(target, particles=scale * draws(20, 2, dtype), num_steps=1)
+        with warnings.catch_warnings(record=True) as seen:  # one step leads nowhere, and that is said at its end
+            warnings.simplefilter("always")
+            fit(target, particles=scale * draws(20, 2, dtype), num_steps=1)
+        assert not [one for one in seen if "gradient_free_svgd" in str(one.message)]
 
 
 def test_a_sampler_that_needs_no_gradient_is_quiet():
@@ -225,13 +229,16 @@ def test_a_look_that_fails_loses_no_result(monkeypatch):
     particles = draws(20, 2, np.float32)
     assert fit(only_single, particles=particles, data=None).status is sk.Status.FINISHED
 
-    def fails(*arguments):
+    def fails(*arguments, **options):
         raise RuntimeError
         yield
 
-    for look in ("_unconverged", "_restless", "_decoupled", "_collapsed", "_coarse"):
-        monkeypatch.setattr(caution, look, fails)
-    assert fit().status is sk.Status.FINISHED
+    checks = ("_unmoved", "_unconverged", "_restless", "_decoupled", "beside_target", "_coarse", "_flat")
+    for check in checks:
+        monkeypatch.setattr(caution, check, fails)
+    result = fit()
+    assert result.status is sk.Status.FINISHED
+    assert result.failed_checks == ("RuntimeError: ",) * len(checks)  # and it is not lost that they failed
 
 
 def test_a_warning_made_an_error_carries_the_result():

@@ -134,6 +134,7 @@ def gap(points, step, num_steps):
 # ratios below are 4 and 2 up to a relative error of order ε = 0.01, for which the intervals leave room.
 
 
+@pytest.mark.thorough
 def test_the_gap_after_one_step_of_a_nonlinear_map_quarters_with_the_step(key):
     points = first_particles(key)
     assert 3.9 < gap(points, 0.01, 1) / gap(points, 0.005, 1) < 4.1

@@ -36,6 +36,7 @@ def quick_study(tmp_path_factory):
         return run("reproduce", "toy", *options), directory
 
 
+@pytest.mark.thorough
 def test_quick_study_prints_a_table_and_says_where_the_page_is(quick_study):
     result, _ = quick_study
     assert result.exit_code == 0
@@ -43,6 +44,7 @@ def test_quick_study_prints_a_table_and_says_where_the_page_is(quick_study):
     assert "index.html" in result.output.replace("\n", "")
 
 
+@pytest.mark.thorough
 def test_quick_study_writes_every_promised_file(quick_study):
     _, directory = quick_study
     names = ["overview", "log_mmd", "grid_star", "grid_sine_released"]
@@ -53,6 +55,7 @@ def test_quick_study_writes_every_promised_file(quick_study):
         assert (directory / f"{name}.png").stat().st_size < 300_000
 
 
+@pytest.mark.thorough
 def test_quick_study_s_results_have_the_common_format(quick_study):
     _, directory = quick_study
     content = json.loads((directory / "results.json").read_text())
@@ -63,6 +66,7 @@ def test_quick_study_s_results_have_the_common_format(quick_study):
     assert all(row["paper"] is None and row["trials"] >= 2 for row in content["rows"])
 
 
+@pytest.mark.thorough
 def test_page_needs_no_network(quick_study):
     _, directory = quick_study
     page = (directory / "index.html").read_text()
@@ -70,6 +74,7 @@ def test_page_needs_no_network(quick_study):
     assert "$" not in re.sub(r"<script.*?</script>|<pre>.*?</pre>", "", page, flags=re.S)
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 def test_the_page_s_slider_moves_the_particles_of_every_method(quick_study, tmp_path):
     _, directory = quick_study

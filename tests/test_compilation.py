@@ -93,7 +93,7 @@ def test_a_new_sampler_with_other_numbers_compiles_nothing(name, numbers, compil
     "change",
     [
         {"data": jnp.ones(D)},
-        {"particles": jnp.ones((N, D))},
+        {"particles": jnp.ones((N, D)) * jnp.arange(1.0, N + 1)[:, None]},
         {"seed": 5},
         {"num_steps": 300},
         {"record_every": 7},
@@ -121,8 +121,8 @@ def test_new_data_are_the_data_that_are_used(compiled):
     target, sampler, data = compiled("svgd"), SAMPLERS["svgd"](), 5.0 * jnp.ones(D)
     again = fit(target, sampler, data=data, num_steps=20)
     afresh = fit(Counted(), sampler, data=data, num_steps=20)
-    np.testing.assert_array_equal(again.particles, afresh.particles)
-    assert not np.array_equal(again.particles, fit(target, sampler, num_steps=20).particles)
+    np.testing.assert_allclose(again.particles, afresh.particles, rtol=1e-10)  # compiled anew
+    assert not np.allclose(again.particles, fit(target, sampler, num_steps=20).particles, rtol=1e-3)
 
 
 def counted_gradients(counter: Counter):

@@ -89,7 +89,9 @@ def test_every_trial_partitions_the_rows_seventy_ten_twenty():
     [
         ("vanilla", Setting("plain", 0.5), lambda t: 0.5 / 100),
         ("vanilla", Setting("decay", 0.5, horizon=30.0), lambda t: 0.5 / 100 / (1 + t / 30)),
-        ("vanilla", Setting("decay", 0.5, horizon=1.0), lambda t: 0.5 / 100 / (1 + t)),
+        pytest.param(
+            "vanilla", Setting("decay", 0.5, horizon=1.0), lambda t: 0.5 / 100 / (1 + t), marks=pytest.mark.thorough
+        ),
         ("average", Setting("plain", 0.5, damping=1e-3), lambda t: 0.5),
     ],
 )
@@ -196,6 +198,7 @@ def test_the_best_finite_setting_is_chosen():
         choose({rule: [None] * len(grid("sgld", rule)) for rule in covtype_study.rules_of("sgld")}, "sgld")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "setting"),
     [
@@ -234,6 +237,7 @@ def test_verdicts_give_the_ratios_of_iterations():
     assert "pSGLD reaches a test accuracy of 0.75 not within 40 iterations." in text
 
 
+@pytest.mark.thorough
 def test_run_writes_rows_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(covtype, "CHECKPOINTS", (2, 50))
     monkeypatch.setattr(covtype, "LATER", (60,))
@@ -257,6 +261,7 @@ def test_run_writes_rows_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert run().tables == first.tables
 
 
+@pytest.mark.thorough
 def test_search_is_resumed_and_writes_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(covtype_study, "REPORTED", (2,))
     data = directory_with(tmp_path / "data")
@@ -344,6 +349,7 @@ def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_rec
         assert recorded[method] == reported["winners"][method] == content(chosen)
 
 
+@pytest.mark.thorough
 def test_runs_do_not_depend_on_which_other_trials_run():
     setting = Setting("plain", 0.5)
     both, alone = (

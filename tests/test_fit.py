@@ -12,6 +12,7 @@ import pytest
 import steinkern as sk
 from steinkern.reparam import Space
 
+from .cases import over
 from .test_sampler_contract import SAMPLERS, SamplerCase, assert_same_tree
 
 SEED = 7
@@ -111,13 +112,19 @@ def test_float32_particles_and_everything_beside_them_stay_float32(nested):
         {"record_every": 7},
         {"record_every": 7, "callback": lambda step, state, info: False},
         {"progress": True},
-        {"record_particles": True},
     ],
     ids=lambda options: ", ".join(options),
 )
 def test_watching_a_run_changes_no_bit_of_it(sampler, options):
     watched = fit_banana(sampler, 300, **options)
-    np.testing.assert_array_equal(watched.particles, fit_banana(sampler, 300).particles)
+    np.testing.assert_array_equal(watched.particles, fit_banana(sampler, 300).particles)  # one program, run twice
+
+
+@svgd_and_sgld
+def test_recording_particles_changes_nothing_but_rounding(sampler):
+    # Another program: the compiler may order its sums in another way, and 300 steps pass that on.
+    recorded = fit_banana(sampler, 300, record_particles=True)
+    np.testing.assert_allclose(recorded.particles, fit_banana(sampler, 300).particles, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +156,9 @@ def test_recorded_particles_are_those_after_the_step():
     result = fit_banana(sk.svgd(), 300, record_particles=True)
     assert result.history.particles.shape == (300, 5, 2)
     np.testing.assert_array_equal(result.history.particles[-1], result.particles)
-    np.testing.assert_array_equal(result.history.particles[149], fit_banana(sk.svgd(), 150).particles)
-    assert fit_banana(sk.svgd(), 150).history.particles is None
+    shorter = fit_banana(sk.svgd(), 150)  # another program, that keeps no particles
+    np.testing.assert_allclose(result.history.particles[149], shorter.particles, rtol=1e-9, atol=1e-9)
+    assert shorter.history.particles is None
 
 
 def test_callback_sees_every_record_and_ends_the_run_when_it_says_so():
@@ -194,7 +202,10 @@ RESUMED = [
 ]
 
 
-@pytest.mark.parametrize("case", [case for case in SAMPLERS if case.name in RESUMED], ids=lambda case: case.name)
+@over(
+    [case for case in SAMPLERS if case.name in RESUMED],
+    {"svgd, rbf", "mixture, anchors given, diagonal, decayed", "psgld"},
+)
 def test_two_fits_in_a_row_are_one_long_fit(case: SamplerCase):
     problem = regression(20)
 
@@ -271,6 +282,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_finite_particles(log_den
     np.testing.assert_array_equal(returned.particles, result.particles)
 
 
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_a_run_that_diverges_ends_where_a_run_of_one_step_less_does():
     diverged = fit_with_large_steps(quartic, 100, throw=False)
     finished = fit_with_large_steps(quartic, diverged.num_steps, throw=False)
@@ -305,6 +317,7 @@ def _ramped(ramp, step):
     return jnp.clip((step + 1).astype(float) / ramp, 0.0, 1.0) ** 4
 
 
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_power_zero_leaves_the_repulsion_alone():
     frozen = fit_banana(sk.svgd(), 20, tempering=constant_power(0.0))
     flat = sk.fit(jr.key(SEED), lambda x: 0.0 * jnp.sum(x), sk.svgd(), points_of(5, 2), num_steps=20)
@@ -317,6 +330,7 @@ def test_power_one_is_the_plain_run():
     np.testing.assert_allclose(tempered.particles, fit_banana(sk.svgd(), 20).particles, rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_tempering_finds_a_mode_that_a_plain_run_does_not():
     def two_modes(x):
         return jax.nn.logsumexp(-2.0 * jnp.stack([jnp.sum((x - 3.0) ** 2), jnp.sum((x + 3.0) ** 2)]))
@@ -400,6 +414,7 @@ def beside_means():
     return jax.tree.map(lambda leaf: np.mean(leaf, axis=0), result.particles)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -422,4 +437,4 @@ def test_a_schedule_is_a_learning_rate_too():
         sk.fit(jr.key(0), lambda x: -jnp.sum(x**2), sampler, start, num_steps=5).points
         for sampler in (sk.svgd(optimiser=schedule), named)
     )
-    np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(one, other, rtol=1e-12)

@@ -61,6 +61,7 @@ def start(n: int = 30):
     return {"a": jnp.linspace(-1.0, 1.0, n), "b": jnp.zeros(())}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sampler", [sk.svgd(optimiser=0.3), sk.matrix_svgd("average", sk.Hessian(), optimiser=0.3)], ids=["svgd", "matrix"]
 )
@@ -83,6 +84,8 @@ def test_particles_follow_the_conditional_and_the_rest_its_best_value(sampler, k
     assert result.particles["b"] is None
 
 
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_nothing_shared_but_constants_is_the_fully_bayesian_fit(key):
     """A shared parameter on which nothing depends changes nothing of the particles."""
     x, y = regression(key)
@@ -114,6 +117,7 @@ def test_shared_parameters_move_along_the_mean_gradient(key):
     np.testing.assert_allclose(result.shared["b"], 1e-3 * jax.grad(mean_log_density)(jnp.zeros(())), rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_without_training_shared_parameters_stay(key):
     x, y = regression(key)
     particles, shared = sk.split({**start(), "b": jnp.asarray(0.4)}, "a")
@@ -187,6 +191,7 @@ def test_shared_numbers_that_turn_infinite_stop_the_run_before_they_are_kept(key
     assert np.isfinite(result.shared["v"])
 
 
+@pytest.mark.thorough
 def test_kfac_of_the_particles_sees_what_is_shared(key):
     """KFAC is exact on one linear layer with one example: the Fisher information of the whole output layer."""
     keys = jr.split(key, 3)

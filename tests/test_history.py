@@ -52,7 +52,8 @@ def test_a_fit_of_many_lines_is_thinned_and_says_which_are_left(monkeypatch):
     monkeypatch.setattr(history, "MOST_LINES", 16)
     thinned = fit(record_particles=True).history
     np.testing.assert_array_equal(thinned.step, [*range(8, 101, 8), 100])
-    np.testing.assert_array_equal(thinned.velocity_norm, whole.velocity_norm[thinned.step - 1])
+    # Keeping particles makes another program, and a hundred steps pass its rounding on.
+    np.testing.assert_allclose(thinned.velocity_norm, whole.velocity_norm[thinned.step - 1], rtol=1e-8)
     assert thinned.particles.shape == (13, 6, 2)
 
 
@@ -99,6 +100,7 @@ def test_checkpoints_change_no_bit(tmp_path):
 # Memory.
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_steps():
     sizes = []
     sampler = sk.svgd()

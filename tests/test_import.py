@@ -1,4 +1,4 @@
-"""`import steinkern` needs none of the extras, and takes less than two seconds beyond jax.
+"""`import steinkern` needs none of the extras, and computes nothing.
 
 `benchmarks/wheel.py` (`make wheel`) does the same with the wheel itself, in a clean environment.
 """
@@ -11,13 +11,14 @@ import steinkern
 
 EXTRAS = ("arviz", "blackjax", "matplotlib", "numpyro", "openpyxl", "pooch", "pymc", "pytensor", "sklearn", "typer")
 CODE = f"""
-import sys, time
-import jax
+import sys
 for name in {EXTRAS}:
     sys.modules[name] = None  # importing it fails
-start = time.process_time()
+import jax
+programs = []
+jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: programs.append(name))
 import steinkern
-print(time.process_time() - start)
+assert not [name for name in programs if "compile" in name], programs
 """
 
 
@@ -29,7 +30,6 @@ def test_what_an_interactive_session_lists_is_public():
     assert not [name for name in names if name.startswith("_") and name != "__version__"]
 
 
-def test_the_import_needs_no_extra_and_takes_under_two_seconds_beyond_jax():
-    # Processor time, which other work on the machine does not lengthen; the best of three, for cold files.
-    runs = [subprocess.run([sys.executable, "-c", CODE], capture_output=True, check=True) for _ in range(3)]
-    assert min(float(run.stdout) for run in runs) < 2
+def test_the_import_needs_no_extra_and_compiles_nothing():
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr

@@ -4,11 +4,11 @@ import os
 import signal
 import threading
 
-import jax.random as jr
 import numpy as np
 import pytest
 
 import steinkern as sk
+from steinkern.run import Run
 
 from .test_checkpoint import STARTS, assert_same_end, finished, fit_gaussian
 
@@ -89,10 +89,20 @@ def test_ctrl_c_in_the_last_chunk_is_heard():
 
 
 @pytest.mark.usefixtures("heard")
-def test_ctrl_c_waits_for_no_record():
-    num_steps = 2_000_000  # some twenty seconds
-    threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    target, sampler = lambda x: -0.5 * x @ x, sk.sgld(0.01)
-    result = sk.fit(jr.key(0), target, sampler, STARTS, num_steps=num_steps, record_every=num_steps)
+def test_ctrl_c_waits_for_no_record(monkeypatch):
+    num_steps = 2_000_000_000  # days, and the first record stands at their end
+    chunks = []
+    take = Run.take
+
+    def pressed(run, steps):
+        chunks.append(steps)
+        if len(chunks) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return take(run, steps)
+
+    monkeypatch.setattr(Run, "take", pressed)
+    result = fit_gaussian(None, num_steps, every=None, record_every=num_steps)
     assert result.status is sk.Status.STOPPED
-    assert result.num_steps < num_steps // 2
+    assert len(chunks) == 4
+    assert result.num_steps == sum(chunks)
+    assert chunks[0] == 1

@@ -66,7 +66,9 @@ def dense_velocity(metrics: list[DenseMetric], points: list[jax.Array], scores: 
 
 
 @pytest.mark.parametrize("kind", ["average", "mixture"])
-@pytest.mark.parametrize("per_block", [False, True], ids=["one kernel", "a kernel a block"])
+@pytest.mark.parametrize(
+    "per_block", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["one kernel", "a kernel a block"]
+)
 def test_the_velocity_is_that_of_dense_metrics_by_hand(kind, per_block, cloud, key):
     points, data = cloud
     each, mean, scores = at_each(points, data)
@@ -92,6 +94,7 @@ def mean_density(points, data) -> jax.Array:
     return jnp.mean(TINY.target.log_densities(points, data))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

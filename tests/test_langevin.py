@@ -104,7 +104,7 @@ def test_chains_do_not_see_each_other(make, problem, key):
     sampler = make(jnp.asarray(0.01))
     moved = stepped(key, sampler, points, second_moment, batch)[0].points
     after = stepped(key, sampler, points.at[1].set(5.0), second_moment.at[1].set(3.0), batch)[0].points
-    np.testing.assert_array_equal(moved[0::2], after[0::2])
+    np.testing.assert_allclose(moved[0::2], after[0::2], rtol=1e-14)
     assert jnp.all(moved[1] != after[1])
 
 

@@ -139,6 +139,7 @@ def speed(sampler, points):
     return sampler.step(jr.key(0), sampler.init(target, points), target)[1].velocity_norm
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("newton", "gradient"), PAIRS.values(), ids=PAIRS.keys())
 @pytest.mark.parametrize("first", ["newton", "gradient"])
 def test_newton_and_gradient_descent_rest_at_the_same_points(newton, gradient, first, key):

@@ -55,6 +55,7 @@ def exponential():
     numpyro.sample("x", dist.Exponential(1.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("model", "mean"), [(gamma, 3.0), (exponential, 1.0)])
 def test_constrained_sites_have_the_right_mean(model, mean, key):
     target = from_model(model)
@@ -63,6 +64,7 @@ def test_constrained_sites_have_the_right_mean(model, mean, key):
     assert float(result.particles["x"].mean()) == pytest.approx(mean, abs=0.02)
 
 
+@pytest.mark.thorough
 def test_means_and_spreads_are_those_of_nuts(hierarchical, draws, key):
     schedule = optax.cosine_decay_schedule(0.1, 600)
     sampler = sk.svgd(sk.IMQ(), optax.adam(schedule))
@@ -193,6 +195,7 @@ def test_minibatch_scores_average_to_the_full_score(key):
     assert abs(float(scores.mean() - part.score(vector)[0])) < 4 * float(error)
 
 
+@pytest.mark.thorough
 def test_minibatches_reach_the_posterior_of_all_rows(key):
     part = from_model(regression, X, Y, subsample_size=8)
     precision = 1 / 4 + (X**2).sum() / 0.25
@@ -234,6 +237,7 @@ def test_models_that_need_their_data_while_traced_get_them(key):
     np.testing.assert_allclose(score, [0 - 0, 1 + 2 - 3 * 1.5, 3 - 2 * 1.5], atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_a_fit_goes_on_from_its_result(key):
     target = from_model(regression, X, Y, subsample_size=8)
     start = target.prior(key, 5)
@@ -308,6 +312,7 @@ def test_particles_outside_the_support_are_refused_by_name(key):
         sk.fit(key, from_model(gamma), sk.svgd(), {"x": jnp.array([1.0, -1.0])}, num_steps=1)
 
 
+@pytest.mark.thorough
 def test_importing_the_library_imports_no_neighbour_and_a_missing_one_is_named():
     program = (
         "import sys\n"

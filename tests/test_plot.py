@@ -30,6 +30,7 @@ def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
         plot.density(log_gaussian, (-3.0, 3.0, -3.0, 3.0))
 
 
+@pytest.mark.thorough
 def test_plotting_imports_matplotlib_late_and_pyplot_never():
     code = (
         "import sys; from steinkern import plot; import jax.numpy as jnp;"

@@ -46,6 +46,7 @@ def evaluated():
         return jax.tree.map(np.asarray, run(points))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TARGETS)
 def test_density_and_gradient_are_finite_at_the_start_and_at_the_reference_mean(name, evaluated):
     target, reference = TARGETS[name], REFERENCES[name]
@@ -84,6 +85,7 @@ def test_halves_are_of_equal_size_and_each_has_every_kind():
         assert abs(counts["rules"] - counts["held out"]) <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", GAUSSIANS)
 def test_references_of_gaussians_follow_from_their_log_density(name, evaluated):
     dim, reference, (mean, covariance) = TARGETS[name].dim, REFERENCES[name], GAUSSIANS[name]
@@ -93,6 +95,7 @@ def test_references_of_gaussians_follow_from_their_log_density(name, evaluated):
     np.testing.assert_allclose(reference["sd"], np.sqrt(np.diagonal(covariance)), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_references_of_banana_and_four_modes_agree_with_a_grid(quickly):
     axis = np.linspace(-12, 12, 201)
     points = np.stack(np.meshgrid(axis, axis * 2 + 6, indexing="ij"), -1).reshape(-1, 2)
@@ -103,6 +106,7 @@ def test_references_of_banana_and_four_modes_agree_with_a_grid(quickly):
         np.testing.assert_allclose(REFERENCES[name]["sd"], np.sqrt(weights @ (points - mean) ** 2), rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_reference_of_the_funnel_agrees_with_draws():
     rng = np.random.default_rng(0)
     log_variance = rng.normal(0, 3, 100_000)
@@ -113,6 +117,7 @@ def test_the_reference_of_the_funnel_agrees_with_draws():
     np.testing.assert_allclose(REFERENCES["funnel"]["sd"][1:], np.sqrt(second_moment), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_mode_of_a_gaussian_gives_its_moments(quickly):
     mean, covariance = shapes.ANISOTROPIC
     mode = find_mode(TARGETS["gaussian-anisotropic"].log_density, np.zeros(20))

@@ -24,7 +24,11 @@ try:
 except ModuleNotFoundError:  # `make test` installs it; who has an environment of their own may not
     pytest.skip("needs PyMC: pip install 'steinkern[pymc]'", allow_module_level=True)
 
-pytestmark = [pytest.mark.usefixtures("quickly"), pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc")]
+pytestmark = [
+    pytest.mark.usefixtures("quickly"),
+    pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc"),
+    pytest.mark.thorough,  # the import of PyMC alone takes as long as a hundred other tests
+]
 
 Y = np.array([0.3, -1.0, 2.0, 0.7])
 

@@ -23,7 +23,7 @@ def result():
 
 
 def test_summary_has_a_line_of_moments_and_quantiles_for_every_coordinate(result):
-    header, *lines, end = result.summary().splitlines()
+    header, *lines, end, check = result.summary().splitlines()
     assert header.split() == ["parameter", "mean", "sd", "5%", "50%", "95%"]
     columns = {
         "scale": result.particles["scale"],
@@ -37,6 +37,7 @@ def test_summary_has_a_line_of_moments_and_quantiles_for_every_coordinate(result
         np.testing.assert_allclose([float(word) for word in line.split()[1:]], expected, rtol=5e-4)
     assert end.startswith("3 particles, 2 steps, finished: ")
     assert end.endswith(result.message)
+    assert check == result.verdict.sentence()
 
 
 def test_scores_are_those_of_the_unconstrained_coordinates(result):

@@ -1,8 +1,6 @@
 """A run goes on only from what is whole and its own: damage pushes nothing out, other code and settings are seen."""
 
 import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,6 @@ import steinkern as sk
 from steinkern import checkpoint as files
 from steinkern import resume
 from steinkern.checkpoint import Saved, write
-from steinkern.description import described, without_code
 
 from .test_checkpoint import STARTS, Killed, assert_same_end, copied, finished, fit_gaussian, gaussian, killer
 
@@ -79,6 +76,7 @@ def test_a_checkpoint_that_cannot_be_opened_is_damage(finished, tmp_path):
     [
         {"log densities": ["a"] * 5}, {"log densities": [[1.0]] * 5}, {"log densities": [0.0]}, {"log densities": None},
         {"stride": True}, {"stride": 0}, {"stride": 2**70}, {"stride": 3}, {"stride": "1"}, {"versions": [1]},
+        {"computes": [1]}, {"scores": 3}, {"libraries": "all"},
     ],
     ids=str,
 )  # fmt: skip
@@ -96,11 +94,15 @@ def test_what_a_checkpoint_could_not_hold_is_refused_before_the_first_step(tmp_p
     odd = optax.GradientTransformation(lambda parameters: jnp.zeros((), jnp.complex64), update)
     with pytest.raises(ValueError, match="the state of the sampler has an array of complex64"):
         fit_gaussian(tmp_path, sampler=sk.svgd(optimiser=odd), callback=killer(1))
-    with pytest.raises(ValueError, match=r"`checkpoint` cannot hold .* Give long lists"):
-        files.Store(tmp_path, {"target": "long" * 2**21})
 
 
-# Other settings and other code.
+def test_a_long_list_that_a_function_closes_over_is_no_hindrance(tmp_path):
+    store = files.Store(tmp_path, {"key": 1}, {"target": "long" * 2**21, "sampler": "short"})
+    store.save(1, [], {})
+    assert store.latest().settings == {"key": 1, "target": "8388610 characters, not kept", "sampler": "short"}
+
+
+# Other settings.
 
 
 @pytest.mark.parametrize(
@@ -151,91 +153,6 @@ def test_minibatches_are_the_same_with_and_without_double_precision():
         np.testing.assert_array_equal(target.batch(rows, 8, jr.key(3)), wide)
 
 
-def made(text: str, name: str = "function"):
-    """A function from its text, as a script that was edited between two runs has it."""
-    names = {"jnp": jnp, "SCALE": 1.0}
-    exec(text, names)
-    return names[name]
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ("def function(t): return 0.1 / (t + 1.0)", "def function(t): return 0.01 / (t + 1.0)"),
-        ("def function(x): return jnp.sin(x)", "def function(x): return jnp.cos(x)"),
-        ("def function(x, scale=1.0): return scale * x", "def function(x, scale=2.0): return scale * x"),
-        ("def function(x, *, scale=1.0): return scale * x", "def function(x, *, scale=2.0): return scale * x"),
-        ("def function(x): return (lambda y: y + 1)(x)", "def function(x): return (lambda y: y + 2)(x)"),
-        ("def help(x): return x + 1\ndef function(x): return help(x)",
-         "def help(x): return x + 2\ndef function(x): return help(x)"),
-        ("import jax\n@jax.jit\ndef help(x): return x + 1\ndef function(x): return help(x)",
-         "import jax\n@jax.jit\ndef help(x): return x + 2\ndef function(x): return help(x)"),
-        ("SCALE = 1.0\ndef function(x): return SCALE * x", "SCALE = 2.0\ndef function(x): return SCALE * x"),
-        ("class Slope:\n def __call__(self, x): return x\nfunction = Slope().__call__",
-         "class Slope:\n def __call__(self, x): return 2 * x\nfunction = Slope().__call__"),
-    ],
-    ids=["number", "name", "default", "keyword", "inner", "helper", "jitted helper", "global", "method"],
-)  # fmt: skip
-def test_a_function_that_does_something_else_has_another_digest(before, now):
-    first, again, other = described(made(before)), described(made(before)), described(made(now))
-    assert first == again != other
-    assert without_code(first) == without_code(other)
-
-
-def test_a_class_of_the_users_is_known_by_its_methods():
-    text = (
-        "import dataclasses\n@dataclasses.dataclass\nclass Rate:\n base: float\n def __call__(self, t): return {} * t"
-    )
-    first, other = (described(made(text.format(number), "Rate")(0.5)) for number in (1, 2))
-    assert first != other
-    assert without_code(first) == without_code(other)
-
-
-def test_another_derivative_rule_is_seen():
-    text = (
-        "import jax\n@jax.custom_jvp\ndef function(x): return x\n"
-        "@function.defjvp\ndef rule(p, t): return p[0], {} * t[0]"
-    )
-    first, other = (described(made(text.format(number))) for number in (1, 2))
-    assert first != other
-
-
-def test_what_changes_nothing_leaves_the_digest_as_it_was():
-    plain = "def function(x):\n 'One.'\n y = {'a', 'b'}\n return x in {1, 'c', 'd'} or y"
-    dressed = "# Why.\n\n\ndef function(z):\n 'Another text.'\n\n w = {'a', 'b'}\n return z in {1, 'c', 'd'} or w"
-    assert described(made(plain)) == described(made(dressed))
-
-
-def test_functions_that_call_one_another_by_many_ways_are_looked_at_once():
-    calls = "\n".join(f"def f{i}(x): return f{i + 1}(x) + f{i + 1}(2 * x) + f{(7 * i) % 60}(x)" for i in range(60))
-    assert described(made(calls, "f0")) != described(made(calls.replace("f60(2", "f60(3"), "f0"))
-
-
-def test_a_digest_is_the_same_in_another_process():
-    text = "def function(x, s=(1, 'a')): return x in {'a', 'b', 'c', 1, None} or [y for y in s] or jnp.sin(SCALE)"
-    script = (
-        "from steinkern.description import described\n"
-        f"names = {{'SCALE': 1.0, '__name__': 'script'}}\nexec({text!r}, names)\n"
-        "print(described(names['function'])['its code'])"
-    )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == described(made(text))["its code"]
-
-
-def test_other_code_is_refused_where_python_is_the_same_though_no_value_tells(tmp_path, monkeypatch):
-    def tempering(rate):
-        return made(f"def function(t): return 1.0 - {rate} / (1.0 + t.astype(float))")
-
-    fit_gaussian(tmp_path, 5, tempering=tempering(0.1))
-    with pytest.raises(ValueError, match=r"its tempering.its code is \w+, here it is \w+: a function of the same name"):
-        fit_gaussian(tmp_path, 9, tempering=tempering(0.2))
-    assert fit_gaussian(tmp_path, 6, tempering=tempering(0.1)).num_steps == 6
-    versions = resume._versions()
-    monkeypatch.setattr(resume, "_versions", lambda: versions | {"python": "3.99.0"})
-    with pytest.warns(RuntimeWarning, match=r"3.99.0.* may differ in its last digits"):
-        fit_gaussian(tmp_path, 7, tempering=tempering(0.2))
-
-
 LOFTY = {"height": 1e5, "scale": 1.0}
 
 
@@ -246,5 +163,90 @@ def test_a_log_density_that_differs_little_beside_its_size_is_refused(tmp_path, 
     fit_gaussian(tmp_path, 5, target=log_density)
     monkeypatch.setitem(LOFTY, "scale", 1.5)
     jax.clear_caches()
-    with pytest.raises(ValueError, match="log densities at the first particles"):
+    with pytest.raises(ValueError, match="its log density or data preparation computes something else than it did"):
         fit_gaussian(tmp_path, 9, target=log_density)
+
+
+# What cannot be compared by what is computed.
+
+
+def without(path, *names):
+    """The newest checkpoint as a version that did not write some of the notes would have left it."""
+    newest = max(path.iterdir())
+    saved = files.read(newest)
+    notes = {name: note for name, note in saved.notes.items() if name not in names}
+    notes["versions"] = {name: number for name, number in notes["versions"].items() if name not in names}
+    write(newest, saved._replace(notes=notes))
+
+
+def test_an_older_checkpoint_is_gone_on_from_with_a_word(finished, tmp_path):
+    directory = copied(finished, tmp_path)
+    without(directory, "computes", "scores", "libraries", "devices")
+    with pytest.warns(RuntimeWarning, match=r"^Cannot tell whether .* before checkpoints recorded what .* agree\.$"):
+        assert_same_end(fit_gaussian(directory), finished[1])
+    with pytest.raises(ValueError, match="its log densities at the first particles were"):
+        fit_gaussian(directory, target=lambda x, data: 1.1 * gaussian(x, data))
+    with pytest.raises(ValueError, match=r"its sampler\.optimiser.* is -0\.3, here it is -0\.2"):
+        fit_gaussian(directory, sampler=sk.svgd(optimiser=0.2))
+
+
+def test_elsewhere_scores_and_numbers_of_the_sampler_are_compared(finished, tmp_path, monkeypatch):
+    directory = copied(finished, tmp_path)
+    versions = resume._versions()
+    monkeypatch.setattr(resume, "_versions", lambda: versions | {"jax": "99"})
+
+    def renamed(x, data):
+        return jnp.sum((x - data) * (data - x)) / 2.0
+
+    with pytest.warns(
+        RuntimeWarning, match=r"'jax': '99'.* last digits .* Cannot tell .* another program.* here it is"
+    ):
+        fit_gaussian(directory, target=renamed)
+    with pytest.raises(ValueError, match="its scores at the first particles were"):
+        fit_gaussian(directory, target=lambda x, data: gaussian(x, data) + bent(jnp.sum(x)))
+    with pytest.raises(ValueError, match=r"its sampler\.optimiser.* is -0\.3, here it is -0\.2"):
+        fit_gaussian(directory, sampler=sk.svgd(optimiser=0.2))
+
+
+@jax.custom_jvp
+def bent(x):
+    """Zero, with a slope."""
+    return jnp.zeros_like(x)
+
+
+bent.defjvp(lambda values, slopes: (bent(*values), slopes[0]))
+
+
+def test_other_versions_of_a_library_may_explain_another_program(finished, tmp_path, monkeypatch):
+    directory = copied(finished, tmp_path)
+    newest = max(directory.iterdir())
+    saved = files.read(newest)
+    write(newest, saved._replace(notes=saved.notes | {"libraries": {"numpyro": "0.1"}}))
+    monkeypatch.setattr(resume, "_libraries", lambda: {"numpyro": "0.2", "scipy": "1"})
+    assert_same_end(fit_gaussian(directory), finished[1])  # the same program: there is nothing to explain
+    with pytest.warns(RuntimeWarning, match=r"^Cannot tell .* log density or data preparation is another program"):
+        fit_gaussian(directory, target=lambda x, data: gaussian(x, data) * 1.0)
+
+
+OUTSIDE = {"function": lambda x: np.asarray(-0.5 * np.sum(x**2))}
+
+
+@jax.custom_jvp
+def called_back(x, data):
+    """A log density that JAX does not see, with a gradient of its own."""
+    kind = jax.ShapeDtypeStruct((), x.dtype)
+    return jax.pure_callback(lambda x: OUTSIDE["function"](x), kind, x, vmap_method="sequential")
+
+
+called_back.defjvp(lambda values, slopes: (called_back(*values), -jnp.vdot(values[0], slopes[0])))
+
+
+@pytest.mark.usefixtures("quickly")
+def test_host_callbacks_are_told_by_values_and_a_word(tmp_path, monkeypatch):
+    fit_gaussian(tmp_path, 2, target=called_back)
+    monkeypatch.setitem(OUTSIDE, "function", lambda x: np.asarray(-0.5 * np.dot(x, x)))
+    with pytest.warns(RuntimeWarning, match=r"^Cannot tell .* it calls a host callback.* scores .* agree\.$"):
+        fit_gaussian(tmp_path, 3, target=called_back)
+    monkeypatch.setitem(OUTSIDE, "function", lambda x: np.asarray(-0.5001 * np.sum(x**2)))
+    with pytest.raises(ValueError, match="its log densities at the first particles were"):
+        fit_gaussian(tmp_path, 4, target=called_back)

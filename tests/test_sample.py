@@ -110,6 +110,7 @@ def test_a_log_density_becomes_particles_and_a_page(finished):
     assert "mean[1]" in printed
 
 
+@pytest.mark.thorough
 def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path, quickly):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         done = run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
@@ -136,6 +137,7 @@ def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path, quick
         run("report", str(tmp_path))
 
 
+@pytest.mark.thorough
 def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_path):
     pytest.importorskip("numpyro")
     pytest.importorskip("h5py")
@@ -264,7 +266,7 @@ def test_a_page_with_another_target_or_of_no_directory_is_refused(finished, vect
         run("report", str(finished[0]), "--target", f"{vector}:f", "--dim", "7", "--out", str(tmp_path))
     with pytest.raises(ValueError, match=r"`DIR` .* is not a directory"):
         run("report", str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match=r"`DIR` .* holds no checkpoint of a run"):
+    with pytest.raises(ValueError, match=r"`DIR` .* holds no readable run"):
         run("report", str(tmp_path))
 
 
@@ -358,10 +360,11 @@ def test_advice_names_options_that_the_command_has():
 
 def test_all_advice_that_the_command_rewords_is_given_somewhere():
     package = Path(cli_run.__file__).parent
-    trees = [
-        ast.parse((package / name).read_text())
-        for name in ("fit.py", "caution.py", "result.py", "automatic/sample.py", "automatic/quality.py")
+    modules = [
+        *("fit.py", "end_check.py", "caution.py", "remedies.py", "result.py"),
+        *("automatic/sample.py", "automatic/stages.py", "automatic/quality.py"),
     ]
+    trees = [ast.parse((package / name).read_text()) for name in modules]
     strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     given = "\n".join(text for text in strings if isinstance(text, str))
     for said in cli_run.IN_OWN_WORDS:

@@ -13,6 +13,8 @@ import pytest
 
 import steinkern as sk
 
+from .cases import over
+
 
 class SamplerCase(NamedTuple):
     name: str
@@ -68,7 +70,10 @@ SAMPLERS = [
     SamplerCase("psgld, corrected", lambda n, d: sk.psgld(0.01, correction=True), equivariant=False),
 ]
 
-sampler_cases = pytest.mark.parametrize("case", SAMPLERS, ids=lambda case: case.name)
+sampler_cases = over(SAMPLERS)
+some_samplers = over(
+    SAMPLERS, {"svgd, rbf", "average, diagonal, decayed, refreshed", "mixture", "svn", "sgld", "psgld"}
+)
 
 N, D = 6, 2
 
@@ -122,7 +127,7 @@ def test_state_keeps_its_structure_shapes_and_types(case: SamplerCase, dtype, ke
     assert {leaf.dtype for leaf in numbers} == {jnp.dtype(dtype)}
 
 
-@sampler_cases
+@some_samplers
 def test_mapped_steps_are_the_steps_of_every_seed(case: SamplerCase, key):
     points = jr.normal(key, (3, N, D))
     keys = jr.split(key, 3)
@@ -149,13 +154,13 @@ DEGENERATE = {
 }
 
 
-@sampler_cases
+@some_samplers
 @pytest.mark.parametrize("degenerate", DEGENERATE)
 def test_degenerate_particles_move_by_finite_numbers(case: SamplerCase, degenerate: str, key):
     assert_finite(walk(key, case, DEGENERATE[degenerate](jr.normal(key, (N, D)))))
 
 
-@sampler_cases
+@some_samplers
 @pytest.mark.parametrize(("n", "d"), [(1, 2), (N, 1)], ids=["one particle", "one dimension"])
 def test_smallest_problems_move_by_finite_numbers(case: SamplerCase, n: int, d: int, key):
     assert_finite(walk(key, case, jr.normal(key, (n, d))))

@@ -32,7 +32,7 @@ def test_profile_is_the_formula_and_its_derivatives(kernel, formula):
 def test_profile_is_elementwise_on_any_shape(kernel, formula):
     square = jnp.outer(R2, R2)
     for actual, expected in zip(kernel.profile(square), kernel.profile(square.reshape(-1)), strict=True):
-        np.testing.assert_array_equal(actual, expected.reshape(square.shape))
+        np.testing.assert_allclose(actual, expected.reshape(square.shape), rtol=1e-14)  # lanes of vectors may differ
 
 
 @kernel_cases

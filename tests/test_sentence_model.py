@@ -66,6 +66,7 @@ def test_forward_direction_is_that_of_equinox(network, key):
     np.testing.assert_allclose(features(network, example)[:UNITS], state, rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_padding_changes_neither_features_nor_gradients(network, key):
     short = sentence(key, 5)._replace(tokens=sentence(key, 5).tokens[:5])
     long = short._replace(tokens=jnp.concatenate([short.tokens, jnp.full((7,), 3)]))
@@ -92,7 +93,7 @@ def test_an_empty_sentence_has_no_features_and_an_even_prediction(network, key):
 def test_dropout_is_unbiased_and_needs_a_key(network, key):
     example = sentence(key, 6)
     whole = features(network, example)
-    np.testing.assert_array_equal(features(network, example, 0.5), whole)
+    np.testing.assert_allclose(features(network, example, 0.5), whole, rtol=1e-12)
     dropped = jax.vmap(lambda k: features(network, example._replace(key=k), 0.3))(jr.split(key, 2000))
     assert 0.27 < float(jnp.mean(dropped == 0)) < 0.33
     # Words dropped move what is left of the features: with those of the features alone it would be whole / 0.7.

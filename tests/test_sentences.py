@@ -104,20 +104,20 @@ def test_methods_are_made_of_their_samplers(method):
 
 
 @pytest.fixture(scope="module")
-def one_fold():
+def poisoned():
+    """A run on one fold whose test rows are spoilt: every word of theirs has a vector of NaN."""
     corpus, vectors = generated(80)
     task = prepare(corpus, vectors, (0,))
-    return task, run_folds("point", [Setting([1e-2])], task, 1)[1]
+    tokens = np.where((task.fold_of == 0)[:, None], len(vectors), corpus.tokens).astype(corpus.tokens.dtype)
+    vectors = np.concatenate([vectors, np.full_like(vectors[:1], np.nan)])
+    task = replace(task, sentences=replace(task.sentences, tokens=tokens), vectors=vectors)
+    return run_folds("point", [Setting([1e-2])], task, 1)[1]
 
 
-def test_training_and_validation_never_see_a_test_row(one_fold):
-    task, ours = one_fold
-    flipped = np.where(task.fold_of == 0, 1 - task.sentences.labels, task.sentences.labels)
-    other = replace(task, sentences=replace(task.sentences, labels=flipped))
-    theirs = run_folds("point", [Setting([1e-2])], other, 1)[1]
-    for part in ("validation_now", "validation_averaged"):
-        np.testing.assert_array_equal(getattr(ours, part).log_likelihood, getattr(theirs, part).log_likelihood)
-    np.testing.assert_allclose(ours.test_now.error, 1 - theirs.test_now.error, rtol=1e-5)  # float32
+def test_training_and_validation_never_see_a_test_row(poisoned):
+    for part in (poisoned.validation_now, poisoned.validation_averaged):
+        assert np.all(np.isfinite(part.log_likelihood))
+    assert np.all(np.isnan(poisoned.test_now.log_likelihood))  # the poison works
 
 
 @pytest.mark.thorough
@@ -156,12 +156,10 @@ def test_early_stopping_takes_the_best_finite_validation_check():
     assert stopped("mixture", measured, "now").validation == 0
 
 
-def test_the_averaged_readout_averages_probabilities(one_fold):
-    _, measured = one_fold
-    np.testing.assert_allclose(
-        measured.test_now.log_likelihood[0, 0, 0], measured.test_averaged.log_likelihood[0, 0, 0]
-    )
-    assert measured.test_now.log_likelihood[0, 0, -1] != measured.test_averaged.log_likelihood[0, 0, -1]
+def test_the_averaged_readout_averages_probabilities(poisoned):
+    now, averaged = (part.log_likelihood[0, 0] for part in (poisoned.validation_now, poisoned.validation_averaged))
+    np.testing.assert_allclose(now[0], averaged[0], rtol=1e-6)  # float32; the first check has nothing before it
+    assert abs(now[-1] - averaged[-1]) > 1e-4
 
 
 def test_what_folds_share_does_not_depend_on_which_run():
@@ -297,7 +295,7 @@ def test_every_fold_gets_the_setting_of_its_own_best_validation():
         (["--settings", "nowhere.json"], "`--settings` nowhere.json cannot be read"),
         (["--settings", "few.json"], "there must be 10 of step_size, one a fold"),
         (["--settings", "bare.json"], "mixture has a damping"),
-        (["--settings", "null.json"], "is not a settings.json from --tune: it has another layout."),
+        (["--settings", "null.json"], "is not a settings.json from --tune: "),
         (["--settings", "list.json"], "vanilla must have step_size, and damping where it has a metric, got [0.1]"),
         (["--settings", "other.json"], "is not a settings.json from --tune: it has another layout."),
         (["--quick", "--jobs", "0"], "`--jobs` must be a whole number"),

@@ -55,6 +55,7 @@ def as_users_run_it():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc", "ignore:::arviz")
 def test_examples_run_as_printed_and_print_what_is_said(page: Path, quickly, as_users_run_it, tmp_path, monkeypatch):
@@ -73,11 +74,12 @@ def site(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("docs") / "site"
     subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
-        cwd=ROOT, check=True, timeout=120, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        cwd=ROOT, check=True, timeout=600, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
     return place
 
 
+@pytest.mark.thorough
 def test_the_site_builds_strictly_names_everything_public_and_asks_the_network_for_nothing(site):
     pages = {path.relative_to(site): path.read_text() for path in site.rglob("*.html")}
     assert len(pages) > len(PAGES)
@@ -105,6 +107,7 @@ return [...document.querySelectorAll(".md-search-result__item a")].map((link) =>
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 @pytest.mark.parametrize("page", ["index.html", "api/fit.html"])
 def test_the_search_finds_pages_where_the_site_is_opened_from_a_folder(site, page):
@@ -167,9 +170,12 @@ def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
         assert f"| `{field}` |" in page or field == "largest_damping", field
 
 
+SPEAKING = ("fit", "arrays", "end_check", "particles", "result", "caution", "remedies")
+
+
 def test_messages_quoted_in_troubleshooting_are_those_of_the_library():
     page = " ".join((ROOT / "docs" / "troubleshooting.md").read_text().split())
-    said = " ".join(text for module in ("fit", "particles", "result", "caution") for text in sentences(module))
+    said = " ".join(text for module in SPEAKING for text in sentences(module))
     said = said.replace("…th in a row", "9th in a row")  # LONG_STEPS + 1
     quoted = re.findall(r'(?:\*\*|\| )"([^"]+)"', page)
     assert len(quoted) >= 8

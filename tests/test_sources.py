@@ -201,7 +201,7 @@ def test_a_failure_while_writing_leaves_the_old_file(monkeypatch, tmp_path):
 def test_an_interrupted_fetch_leaves_nothing_and_what_a_killed_one_left_does_no_harm(server, tmp_path):
     moved = offer(server, "boston")
 
-    def interrupt(path):
+    def interrupt(path, most):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

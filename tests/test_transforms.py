@@ -38,7 +38,7 @@ def whole_fit(sampler, key, start, data):
     return state.position, info.velocity_norm
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", [pytest.param("average", marks=pytest.mark.thorough), "sgld"])
 def test_a_whole_fit_under_jit_and_vmap_is_that_of_fit(name: str, key):
     sampler = SAMPLERS[name]
     starts, data = jr.normal(key, (3, 5, 2)), jr.normal(jr.key(1), (3, 8, 2))
@@ -85,7 +85,7 @@ def test_a_schedule_is_heeded_wherever_a_step_size_is_taken(name: str, key):
     start = algorithm.init(jr.normal(key, (4, 2)))
     _, particles = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys))(start, jr.split(key, 4))
     assert not np.array_equal(particles[0], particles[1])
-    np.testing.assert_array_equal(particles[1], particles[3])
+    np.testing.assert_array_equal(particles[1], particles[3])  # steps of 0 add 0, in any order
 
 
 def test_a_schedule_of_the_shared_parameters_is_heeded(key):
@@ -95,7 +95,7 @@ def test_a_schedule_of_the_shared_parameters_is_heeded(key):
     sampler = sk.half_bayesian(sk.svgd(), optax.sgd(schedule))
     ends = [sk.fit(key, target, sampler, particles, num_steps=steps).shared["all"] for steps in (2, 4)]
     assert not np.array_equal(ends[0], parameters["all"])
-    np.testing.assert_array_equal(ends[0], ends[1])
+    np.testing.assert_array_equal(ends[0], ends[1])  # steps of 0 add 0, and both runs are one program
 
 
 def test_a_constant_that_jax_has_seen_in_single_precision_does_not_spoil_the_look_in_double():

@@ -63,7 +63,7 @@ def refusals(mesh, directory: Path) -> list[str]:
 
 def main(process_id: int, port: str, directory: Path) -> None:
     jax.config.update("jax_enable_x64", True)
-    distributed.initialize(f"127.0.0.1:{port}", 2, process_id, heartbeat_timeout=5, shutdown_timeout=10)
+    distributed.initialize(f"127.0.0.1:{port}", 2, process_id, heartbeat_timeout=20, shutdown_timeout=60)
     mesh = sk.device_mesh()
     assert (mesh.size, jax.process_count()) == (4, 2)
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("particles"))

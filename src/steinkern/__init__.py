@@ -15,6 +15,7 @@ from .automatic import sample as sample
 from .bandwidth import AbstractBandwidth as AbstractBandwidth
 from .bandwidth import Median as Median
 from .caution import SteinWarning as SteinWarning
+from .checkpoint import CheckpointError as CheckpointError
 from .combine import combine as combine
 from .curvature import AbstractCurvature as AbstractCurvature
 from .curvature import EmpiricalFisher as EmpiricalFisher
@@ -71,6 +72,7 @@ from .particles import Scored as Scored
 from .particles import merge as merge
 from .particles import split as split
 from .prediction import Prediction as Prediction
+from .programs import release_programs as release_programs
 from .reparam import AbstractSupport as AbstractSupport
 from .reparam import greater_than as greater_than
 from .reparam import interval as interval
@@ -99,6 +101,7 @@ from .stein import svn as svn
 from .target import AbstractTarget as AbstractTarget
 from .target import LogDensity as LogDensity
 from .target import Posterior as Posterior
+from .verdict import Verdict as Verdict
 
 try:
     __version__ = _version("steinkern")

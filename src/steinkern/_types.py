@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 from jaxtyping import Key as KeyOf
 
 Key: TypeAlias = KeyOf[Array, ""]
+KeyLike: TypeAlias = PRNGKeyArray  # a typed key, or a legacy one: what public functions take
 Scalar: TypeAlias = Float[Array, ""]
 Vector: TypeAlias = Float[Array, " d"]
 Matrix: TypeAlias = Float[Array, "d d"]
@@ -23,6 +24,17 @@ LogDensityFunction: TypeAlias = Callable[..., Array]
 _NOT_THE_CALLER = ("steinkern", "jaxtyping", "beartype")  # the last two may stand between our functions
 
 
+class SteinWarning(UserWarning):
+    """A run ended, but something about it says that its particles are not what they should be; with the advice.
+
+    Where warnings are made errors, `result` holds what the run ended with; before its first step it is `None`.
+    """
+
+    def __init__(self, text: str, result: Any = None):
+        super().__init__(text)
+        self.result = result
+
+
 def is_concrete(value: Any) -> bool:
     """Whether `value` holds numbers now, rather than standing for them in a trace."""
     return not isinstance(value, jax.core.Tracer)
@@ -31,8 +43,12 @@ def is_concrete(value: Any) -> bool:
 def check_positive(name: str, value: Any) -> None:
     """Raise unless every entry of `value` is positive and finite; traced values pass."""
     if is_concrete(value):
-        numbers = np.asarray(value)
-        if not np.issubdtype(numbers.dtype, np.number):
+        try:
+            numbers = np.asarray(value)
+        except (TypeError, ValueError):  # a list of lists of several lengths, or a key
+            numbers = np.asarray(None)
+        real = jnp.issubdtype(numbers.dtype, np.floating) or jnp.issubdtype(numbers.dtype, np.integer)
+        if not real or np.ma.is_masked(value):
             raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
         if not (np.all(numbers > 0) and np.all(np.isfinite(numbers))):
             raise ValueError(f"`{name}` must be positive and finite, got {value}.")
@@ -40,7 +56,7 @@ def check_positive(name: str, value: Any) -> None:
 
 def check_positive_number(name: str, value: Any) -> None:
     """Raise unless `value` is one positive and finite number; traced values pass."""
-    if is_concrete(value) and (np.ndim(value) != 0 or isinstance(value, bool | np.bool_)):
+    if is_concrete(value) and not is_real_number(value):
         raise ValueError(f"`{name}` must be one positive number, got {value!r}.")
     check_positive(name, value)
 
@@ -66,8 +82,8 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
 
 def check_share(name: str, value: Any) -> None:
     """Raise unless `value` lies in [0, 1]."""
-    if is_concrete(value) and not 0 <= value <= 1:
-        raise ValueError(f"`{name}` must lie between 0 and 1, got {value}.")
+    if is_concrete(value) and not (is_real_number(value) and 0 <= value <= 1):
+        raise ValueError(f"`{name}` must lie between 0 and 1, got {value if is_real_number(value) else repr(value)}.")
 
 
 def check_callable(name: str, value: Any, what: str) -> None:
@@ -92,11 +108,25 @@ def warn_caller(warning: Warning) -> None:
 
 
 def as_number(value: Any) -> Any:
-    """A Python number as a 0-d array, so that changing it does not recompile a step.
+    """A Python or NumPy number as a 0-d array, so that changing it does not recompile a step.
 
-    NumPy keeps double precision here; the value is cast to the precision of the particles where it is used.
+    NumPy keeps double precision here; the value is cast to the precision of the particles where it is used. What is no
+    real number stays as it is, for the check that follows: `True` among it.
     """
-    return np.asarray(value, dtype=np.float64) if isinstance(value, int | float) else value
+    concrete = not isinstance(value, jax.Array | np.ma.MaskedArray)
+    return np.asarray(value, dtype=np.float64) if concrete and is_real_number(value) else value
+
+
+def is_real_number(value: Any) -> bool:
+    """Whether `value` is one real number: of Python, NumPy or JAX, an array without axes included; no truth value."""
+    if isinstance(value, bool | np.bool_):
+        return False
+    if isinstance(value, int | float):
+        return True
+    kind = getattr(value, "dtype", None)
+    if kind is None or np.ndim(value) != 0:
+        return False
+    return bool(jnp.issubdtype(kind, np.integer) or jnp.issubdtype(kind, np.floating))
 
 
 def times(number: Any, factor: float) -> Any:

@@ -8,22 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._types import Batch, check_callable, check_count, check_positive_number
+from ._types import check_callable, check_count, check_positive_number
 from .sampler import AbstractSampler
 
 MOST_STEPS = 2**31 - 1
 """The counter of steps has 32 bits, with and without double precision."""
 
 
-def check_key(key: Any) -> None:
-    """Raise unless this is a key."""
-    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()):
-        raise ValueError(f"`key` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
-
-
-def check_functions(key: Any, sampler: Any, tempering: Any, callback: Any) -> None:
-    """Raise unless these are a key, a sampler and functions."""
-    check_key(key)
+def check_functions(sampler: Any, tempering: Any, callback: Any) -> None:
+    """Raise unless these are a sampler and functions."""
     if not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
     if callback is not None:
@@ -94,17 +87,3 @@ def check_tempering(tempering: Callable[[Any], Any] | None, first: int, num_step
                 f"`tempering` must return a finite power of at least 0, got {power} at step {step}. A negative one "
                 "would turn the target upside down."
             )
-
-
-def as_data(data: Batch) -> Batch:
-    """The data as arrays."""
-
-    def array(leaf: Any) -> jax.Array:
-        try:
-            return jnp.asarray(leaf)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"`data` must be a pytree of arrays of numbers, got {leaf!r} of type {type(leaf).__name__} in it."
-            ) from error
-
-    return jax.tree.map(array, data)

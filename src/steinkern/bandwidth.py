@@ -42,7 +42,7 @@ class Median(AbstractBandwidth):
     largest: int = eqx.field(default=500, static=True)
 
     def __check_init__(self) -> None:
-        if hasattr(self.factor, "dtype"):
+        if self.factor is not None:
             check_positive("factor", self.factor)
         check_count("largest", self.largest, least=2)
         if self.largest > 2**16:

@@ -1,7 +1,7 @@
-"""Silent wrongness made loud: looks at a run, before and after, that cost little and are warned of with the advice.
+"""Checks before and after a run; each yields a warning with advice.
 
-A short run is a trial: what takes a compilation of its own, and what only a run at rest can tell, is looked at after
-`LONG_ENOUGH` steps.
+The particles are judged at the end of every run (`end_check`). What takes a compilation of its own, and what only a run
+that should be at rest can tell, is checked from `LONG_ENOUGH` steps on.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,20 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from . import remedies
 from ._types import Batch, Points, Scalar
+from ._types import SteinWarning as SteinWarning
 from .hosts import on_host
 from .matrix_kernel import AbstractMatrixKernel
 from .particles import Scored
+from .programs import compiled
+from .remedies import AT_REST, velocity_fraction
 from .run import Run
 from .sampler import AbstractSampler
 from .target import AbstractTarget
+from .verdict import Verdict
 
 LONG_ENOUGH = 100
-"""Steps of a run that is meant."""
-AT_REST = 0.1
-"""Below this fraction of its largest value a velocity is that of particles at rest."""
-LEAST_RATIO, LARGEST_RATIO = 0.5, 3.0
-"""Where the Stein ratio of particles at rest lies, if they are spread as they should be."""
+"""Steps from which on a run gets the checks that cost a compilation, or that ask for particles at rest."""
+LEAST_MOVE = 1e-6
+"""Of the particles' spread: where none has moved as far in a whole run, they have not moved."""
 LARGEST_MOVE = 0.1
 """Of the particles' spread: moves of the last step that are longer say that the particles have not settled."""
 LEAST_NEIGHBOURS = 0.1
@@ -38,15 +41,15 @@ _FEW = 4  # particles whose scores are compared in double precision
 Look = Callable[[Points], tuple[Array, Array]]
 
 
-class SteinWarning(UserWarning):
-    """A run ended, but something about it says that its particles are not what they should be; with the advice.
-
-    Where warnings are made errors, `result` holds what the run ended with; before its first step it is `None`.
-    """
-
-    def __init__(self, text: str, result: Any = None):
-        super().__init__(text)
-        self.result = result
+def coincident(points: Points, sampler: AbstractSampler) -> Iterator[str]:
+    """Particles that a sampler without noise cannot part, because all begin at one point."""
+    x = on_host(points)
+    if len(x) > 1 and (sampler.interacting or sampler.deterministic) and (x == x[:1]).all():
+        yield (
+            f"all {len(x)} first particles are the same point, and {type(sampler).__name__} moves them as one: it "
+            "never parts them. Start from different ones, such as `steinkern.initial.gaussian(key, centre, "
+            "num_particles)`."
+        )
 
 
 def before(points: Points, log_densities: Array, scores: Array, look: Look) -> Iterator[str]:
@@ -95,43 +98,112 @@ def _is_not_the_slope(points: Points, x: np.ndarray, value: np.ndarray, slope: n
     return np.abs(difference - expected) > allowed
 
 
-def after(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
-    """What is wrong with a run that has taken all its steps or converged.
+def after(
+    run: Run, batch: Batch, start: Points, first: Array, last: Array, verdict: Verdict, told: bool, failures: list[str]
+) -> Iterator[str]:
+    """What is wrong with a run that has ended, and was not interrupted.
+
+    Where a cause is found, what follows from it is not said as well; the verdict has it.
 
     Args:
         run: at its end.
         batch: one that the target takes.
-        first: scores at the first particles.
+        start: the first particles.
+        first: scores there.
         last: scores at the last ones.
+        verdict: on the last ones.
+        told: whether something was said before the first step.
+        failures: takes the errors of checks that failed themselves.
     """
-    if run.done < LONG_ENOUGH or not run.loop.healthy:
+    if not run.loop.healthy:
         return
-    coarse = _found(lambda: _coarse(run, batch))
-    yield from coarse or _found(lambda: _flat(run, first, last))  # digits that are lost make a density look flat
-    yield from _found(lambda: _unconverged(run)) or _found(lambda: _restless(run))
-    decoupled = _found(lambda: _decoupled(run, batch))
-    yield from decoupled or _found(lambda: _collapsed(run))  # the first is a cause of the second
+    long = run.done >= LONG_ENOUGH
+
+    def found(check: Callable[[], Iterator[str]], wanted: bool = True) -> list[str]:
+        return _found(check, failures) if wanted else []
+
+    if verdict.outward:
+        yield from found(lambda: beside_target(run, verdict))
+        return
+    unmoved = found(lambda: _unmoved(run, start))
+    # Digits that are lost make a density look flat, and so does a gradient that is none.
+    cause = (
+        unmoved or found(lambda: _coarse(run, batch), long) or found(lambda: _flat(run, batch, first, last), not told)
+    )
+    yield from cause
+    unconverged = found(lambda: _unconverged(run), long and not unmoved)
+    yield from unconverged
+    restless = found(lambda: _restless(run), long and not (cause or unconverged))
+    yield from restless
+    decoupled = found(lambda: _decoupled(run, batch), long)
+    yield from decoupled
+    if not (cause or restless):
+        yield from found(lambda: beside_target(run, verdict, narrow=not decoupled))
 
 
-def _found(look: Callable[[], Iterator[str]]) -> list[str]:
-    """What a look finds: nothing where it fails, since the result that it would have judged must not be lost."""
+def beside_target(run: Run, verdict: Verdict, narrow: bool = True) -> Iterator[str]:
+    """What a verdict says, with the advice for this run; `narrow`: of particles too close together, too."""
+    ratio = f"their Stein ratio is {verdict.stein_ratio:.2g}, and 1 at draws of the target"
+    if verdict.outward:
+        yield (
+            f"the log density grows away from the particles: {ratio}. Did you pass −log p in place of log p? If not, "
+            "it has no upper bound where they are: give the parameters a proper prior."
+        )
+        return
+    if verdict.shifted:
+        number, where = verdict.worst_shift()
+        yield (
+            f"the particles are beside the target: {where} the mean score times the standard deviation is {number}, "
+            f"and 0 at draws of the target. {remedies.for_shifted(run)}"
+        )
+    if verdict.narrow and narrow:
+        number, where = verdict.worst_spread(low=True)
+        found = ratio if verdict.ratio_low else f"{where} their spread is {number}, and 1 at draws of the target"
+        yield f"the particles are too close together (variance collapse): {found}. {remedies.for_narrow(run)}"
+    if verdict.wide:
+        number, where = verdict.worst_spread(low=False)
+        found = ratio if verdict.ratio_high else f"{where} their spread is {number}, and 1 at draws of the target"
+        yield f"the particles are too far apart: {found}. {remedies.for_wide(run)}"
+
+
+def _found(check: Callable[[], Iterator[str]], failures: list[str]) -> list[str]:
+    """What a check finds. One that fails itself is noted: the result that it would have judged must not be lost."""
     try:
-        return list(look())
-    except Exception:
+        return list(check())
+    except Exception as error:
+        failures.append(f"{type(error).__name__}: {error}")
         return []
+
+
+def _unmoved(run: Run, start: Points) -> Iterator[str]:
+    """Particles that are where they were, though there is a velocity and they are not at rest."""
+    velocity = float(run.loop.info.velocity_norm)
+    if not run.done or velocity == 0 or run.first or resting(run):
+        return
+    before, now = on_host(start).astype(np.float64), on_host(run.loop.state.points).astype(np.float64)
+    spread = np.std(before, axis=0) + np.finfo(np.float64).tiny
+    farthest = float(np.max(np.abs(now - before) / np.where(spread > 0, spread, 1)))
+    if farthest < LEAST_MOVE:
+        yield (
+            f"the particles have not moved: after {run.done} steps none is farther than {farthest:.1g} of the spread "
+            f"from where it began, at a velocity of {velocity:.2g}. The step size is 0, or too small for this "
+            "precision: raise the learning rate."
+        )
 
 
 def resting(run: Run) -> bool:
     """Whether the particles have come to rest, as far as their velocity tells."""
-    largest = float(run.loop.largest_velocity)
-    return run.sampler.deterministic and float(run.loop.info.velocity_norm) <= AT_REST * largest
+    return run.sampler.deterministic and velocity_fraction(run) <= AT_REST
 
 
-def _flat(run: Run, first: Array, last: Array) -> Iterator[str]:
+def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
     """Coordinates on which the log density does not depend, as far as all particles at both ends can tell."""
     if not run.sampler.differentiates or run.batch_size is not None:  # other rows may know more than these
         return
-    flat = np.flatnonzero(~(np.asarray(first).any(axis=0) | np.asarray(last).any(axis=0)))
+    slopes = np.asarray(first).any(axis=0) | np.asarray(last).any(axis=0)
+    if not slopes.all():  # particles that stand at a mode have no slope there either: look beside them
+        slopes |= np.asarray(_scores(run.target_now, _beside(run.loop.state.points), batch)).any(axis=0)
+    flat = np.flatnonzero(~slopes)
     if flat.size:
         assert run.target.space is not None
         names = run.target.space.layout.coordinate_names()
@@ -141,6 +213,15 @@ def _flat(run: Run, first: Array, last: Array) -> Iterator[str]:
             "first and the last. A density that is flat in a direction cannot be normalised, and the particles spread "
             "along it for as long as they are let. Leave out parameters that are not used, and give the others a prior."
         )
+
+
+def _beside(points: Points) -> Array:
+    """A few particles moved in every coordinate, by a good part of their spread; of their size where they coincide."""
+    x = on_host(points).astype(np.float64)
+    spread = np.std(x, axis=0)
+    length = np.where(spread > 0, spread, 0.1 * np.maximum(np.max(np.abs(x), axis=0), 1))
+    offset = length * np.random.default_rng(1).uniform(0.3, 0.7, size=(min(_FEW, len(x)), x.shape[1]))
+    return jnp.asarray(x[:_FEW] + offset, points.dtype)
 
 
 def _unconverged(run: Run) -> Iterator[str]:
@@ -173,25 +254,6 @@ def _restless(run: Run) -> Iterator[str]:
         )
 
 
-def _collapsed(run: Run) -> Iterator[str]:
-    if not (run.sampler.interacting and resting(run)):
-        return
-    ratios = np.asarray(run.recorder.lines().info.stein_ratio[-10:], np.float64)
-    ratio = float(np.median(ratios)) if np.isfinite(ratios).all() else 1.0
-    if ratio < LEAST_RATIO:
-        yield (
-            f"the particles are too close together (variance collapse): at rest their Stein ratio is {ratio:.2g}, and "
-            "1 at draws of the target. More particles, a kernel with a metric (`matrix_svgd`), heavier tails (`IMQ()`) "
-            "or a `Graphical` kernel help."
-        )
-    elif ratio > LARGEST_RATIO:
-        yield (
-            f"the particles are too far apart: at rest, or nearly, their Stein ratio is {ratio:.2g}, and 1 at draws of "
-            "the target. They may still be on their way along a flat direction: raise `num_steps` or the learning "
-            "rate, or use a kernel with a metric (`matrix_svgd`)."
-        )
-
-
 def _decoupled(run: Run, batch: Batch) -> Iterator[str]:
     points = run.loop.state.points
     if points.shape[0] < 2:
@@ -200,12 +262,12 @@ def _decoupled(run: Run, batch: Batch) -> Iterator[str]:
     if neighbours is not None and float(neighbours) < LEAST_NEIGHBOURS:
         yield (
             f"the particles hardly feel one another: the kernel gives all others together {float(neighbours):.1g} of "
-            "the weight that it gives a particle itself, so each climbs to a mode of its own. Use the bandwidth "
-            "`Median()`, or for a mixture a larger `temperature`, such as `Median()`."
+            "the weight that it gives a particle itself, so each climbs to a mode of its own. "
+            f"{remedies.for_decoupled(run)}"
         )
 
 
-@eqx.filter_jit
+@compiled
 def _neighbours(sampler: AbstractSampler, state: Any, target: AbstractTarget, batch: Batch) -> Scalar | None:
     """‖Σ_{j≠i} K(x_i, x_j) v‖ / ‖K(x_i, x_i) v‖ for a vector v of ones, the median over some particles i."""
     kernel = sampler.coupling(state, target, batch)
@@ -247,7 +309,7 @@ def _coarse(run: Run, batch: Batch) -> Iterator[str]:
         )
 
 
-@eqx.filter_jit
+@compiled
 def _scores(target: AbstractTarget, points: Points, batch: Batch) -> Points:
     """Compiled once: another fit of the same functions and shapes pays nothing for the comparison."""
     return target.scores(points, batch)

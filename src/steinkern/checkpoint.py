@@ -1,9 +1,10 @@
 """Checkpoint files: everything the next step needs, on disk before it is needed.
 
 A checkpoint is one file: a line that names the format, a header in JSON, the bytes of the arrays, and a checksum over
-all of it, which tells a whole file from a damaged one. Reading it executes nothing. A file is written beside its final
-name, synced, and renamed; the last two are kept, so that damage to one never costs the run. One that is found damaged
-is set aside under another name: it takes the place of no whole one.
+all of it, which tells a whole file from a damaged one. Reading it executes nothing, and takes regular files alone. A
+file is written beside its final name, synced, and renamed; the last two are kept, so that damage to one never costs
+the run. One that is found damaged is set aside under another name: it takes the place of no whole one. One process
+at a time writes to a directory.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,14 +21,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._types import warn_caller
+from .files import DirectoryLock, check_writable, create_beside, machine_memory, open_regular
 
 _FORMAT = b"steinkern checkpoint 1\n"
 _CHECKSUM = 32  # bytes
 _KEPT = 2
 _NAME = re.compile(r"step-([0-9]{1,18})\.ckpt")
+_LEFT_BEHIND = re.compile(r"step-[0-9]{1,18}(\.[0-9a-f]{16})?\.partial")  # by a process that was killed
+_SET_ASIDE = ".damaged"
 _LONGEST_HEADER = 2**24
-_MOST_AXES = 32  # of a NumPy array, in every version
-_LONGEST_AXIS = 2**48
+_LONGEST_DESCRIPTION = 2**20  # of one part: a long list that a function closes over
+_MOST_ARRAYS = 2**16
+MOST_AXES = 32  # of a NumPy array, in every version
+LONGEST_AXIS = 2**48
 _PIECE = 2**20  # bytes read and hashed at a time
 _KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16", "uint32", "uint64",
           "int8", "int16", "int32", "int64")  # fmt: skip
@@ -35,6 +41,15 @@ _KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16"
 
 class DamagedCheckpoint(ValueError):
     """A checkpoint file that is truncated, altered, or none at all."""
+
+
+class CheckpointError(OSError):
+    """A checkpoint could not be written, for want of room for example; the last good one is intact.
+
+    `result` is what the run had when it ended, or `None` where it had not begun.
+    """
+
+    result: Any = None
 
 
 class OtherRunError(ValueError):
@@ -50,7 +65,7 @@ class Saved(NamedTuple):
 
     step: int
     settings: dict[str, Any]
-    """What the run is: where this differs, the checkpoint is of another run."""
+    """What the run is, and what it is made from in words."""
     notes: dict[str, Any]
     """What else is worth knowing, such as versions; it may differ."""
     arrays: list[np.ndarray]
@@ -62,22 +77,26 @@ class Store:
     Args:
         directory: made where it does not exist.
         settings: what the run is, as JSON; a checkpoint of another run is refused, with the difference named.
+        description: what the run is made from, as JSON: written beside the settings and not compared.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], settings: Mapping[str, Any]):
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        settings: Mapping[str, Any],
+        description: Mapping[str, Any] | None = None,
+    ):
         self.directory = Path(directory)
-        text = json.dumps(settings)
-        if 2 * len(text) > _LONGEST_HEADER:  # it is there twice, once with the digests of code
-            raise ValueError(
-                f"`checkpoint` cannot hold what this run is made from: as text it takes {len(text)} bytes, it may take "
-                f"{_LONGEST_HEADER // 2}. Give long lists, which functions close over, as arrays."
-            )
-        self.settings = json.loads(text)
+        self.settings = json.loads(json.dumps(settings))
+        texts = {name: json.dumps(value) for name, value in (description or {}).items()}
+        self.description = {
+            name: json.loads(text) if len(text) <= _LONGEST_DESCRIPTION else f"{len(text)} characters, not kept"
+            for name, text in texts.items()
+        }
+        self.lock = DirectoryLock(self.directory)
+        """Held by the process that writes, from before `latest` to after the last `save`."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            probe = self.directory / ".writable"
-            probe.write_bytes(b"")
-            probe.unlink()
+            check_writable(self.directory)
         except OSError as error:
             raise OSError(
                 f"`checkpoint` {self.directory} cannot be written to: {error.strerror}. Choose another directory."
@@ -94,19 +113,23 @@ class Store:
         """Write a checkpoint, then drop all but the last two. A failure leaves the former ones as they were."""
         path = _path(self.directory, step)
         try:
-            write(path, Saved(step, self.settings, dict(notes), list(arrays)))
+            write(path, Saved(step, {**self.settings, **self.description}, dict(notes), list(arrays)))
         except OSError as error:
-            raise OSError(
+            raise CheckpointError(
                 f"the checkpoint at step {step} could not be written to {self.directory}: {error.strerror}. The last "
-                "good one, if there was one, is intact; make room and run the same call again to go on from it."
+                "good one, if there was one, is intact; make room and run the same call again to go on from it. "
+                "`result` of this error holds what the run had."
             ) from error
         # What claims a later step than the run has come to is not of this run's past: it pushes nothing out.
         past = [path for path in _files(self.directory) if _step_of(path) <= step]
-        for old in [*past[:-_KEPT], *self.directory.glob("step-*.partial")]:
-            old.unlink(missing_ok=True)
+        left_behind = [path for path in self.directory.glob("step-*.partial") if _LEFT_BEHIND.fullmatch(path.name)]
+        for old in [*past[:-_KEPT], *left_behind]:
+            with contextlib.suppress(OSError):  # a file that cannot be removed costs room, not the run
+                old.unlink()
 
     def _check(self, saved: Saved) -> None:
-        found = difference(saved.settings, self.settings)
+        compared = {name: saved.settings[name] for name in self.settings if name in saved.settings}
+        found = difference(compared, self.settings)
         if found is not None:
             name, before, now = found
             raise OtherRunError(
@@ -116,25 +139,36 @@ class Store:
             )
 
 
-def newest(directory: Path, none_left: str = "None is left", *, set_aside: bool = False) -> Saved | None:
+def newest(
+    directory: Path,
+    none_left: str = "None is left",
+    *,
+    set_aside: bool = False,
+    most: float | None = None,
+    tries: int | None = None,
+) -> Saved | None:
     """The newest whole checkpoint in a directory, or `None`. A damaged one is passed over with a warning.
 
     Args:
         directory: of the checkpoints.
         none_left: what the warning says where all are damaged.
         set_aside: rename damaged ones, so that they stand in no one's way.
+        most: bytes that a file may have; by default as many as the machine has memory.
+        tries: how many files to read at most, the newest first; all by default.
     """
-    files = _files(directory)
-    for number, path in enumerate(reversed(files), start=1):
+    named = _named(directory)[-tries if tries else 0 :]
+    for number, path in enumerate(reversed(named), start=1):
         try:
-            saved = read(path)
+            saved = read(path, most)
             if saved.step != _step_of(path):
                 raise DamagedCheckpoint(f"the checkpoint {path} is of step {saved.step}, not of its name's.")
             return saved
         except DamagedCheckpoint as damage:
-            text = f"{damage} {'The one before it is used' if number < len(files) else none_left}"
+            text = f"{damage} {'The one before it is used' if number < len(named) else none_left}"
             if set_aside:
-                aside = path.with_name(path.name + ".damaged")
+                aside = path.with_name(path.name + _SET_ASIDE)
+                while os.path.lexists(aside):  # what was set aside before stays
+                    aside = aside.with_name(aside.name + _SET_ASIDE)
                 with contextlib.suppress(OSError):  # where it has to stay, it is passed over again
                     os.replace(path, aside)
                 text += f"; the file is kept as {aside.name}"
@@ -142,9 +176,48 @@ def newest(directory: Path, none_left: str = "None is left", *, set_aside: bool 
     return None
 
 
-def _files(directory: Path) -> list[Path]:
-    """In the order of their steps."""
+def remove_run(directory: Path) -> None:
+    """Remove the checkpoints in a directory, and the directory if nothing else is in it.
+
+    A file is removed where it has the name of a checkpoint, whole, set aside or half written, and begins as one does.
+    Everything else stays. `OSError` where another process writes to the directory.
+    """
+    with DirectoryLock(directory) as lock:
+        if directory.is_dir() and not lock.acquire():
+            raise OSError(busy(directory))
+        for path in directory.glob("step-*"):
+            name = path.name.partition(_SET_ASIDE)[0]
+            if (_NAME.fullmatch(name) or _LEFT_BEHIND.fullmatch(name)) and _is_ours(path):
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not empty, or not there
+            directory.rmdir()
+
+
+def busy(directory: Path) -> str:
+    """What to say of a directory that another process has locked."""
+    return (
+        f"`checkpoint` {directory} is in use: another run writes its checkpoints there at this moment. Wait for it to "
+        "end, or choose another directory."
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file begins as a checkpoint does, as far as it goes."""
+    try:
+        with open_regular(path) as file:
+            return _FORMAT.startswith(file.read(len(_FORMAT)))
+    except OSError:
+        return False
+
+
+def _named(directory: Path) -> list[Path]:
+    """What has the name of a checkpoint, whatever it is, in the order of the steps."""
     return sorted((path for path in directory.glob("step-*") if _NAME.fullmatch(path.name)), key=_step_of)
+
+
+def _files(directory: Path) -> list[Path]:
+    """The files among them."""
+    return [path for path in _named(directory) if path.is_file()]
 
 
 def _path(directory: Path, step: int) -> Path:
@@ -160,10 +233,10 @@ def write(path: Path, saved: Saved) -> None:
     header = json.dumps(content).encode()
     if len(header) > _LONGEST_HEADER:
         raise ValueError(f"a checkpoint's settings may take {_LONGEST_HEADER} bytes, these take {len(header)}.")
-    partial = path.with_suffix(".partial")  # of one name: what a kill leaves behind is overwritten, not gathered
     digest = hashlib.sha256()
+    file, partial = create_beside(path)
     try:
-        with open(partial, "wb") as file:
+        with file:
             for piece in (_FORMAT, len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)):
                 digest.update(piece)
                 file.write(piece)
@@ -177,13 +250,27 @@ def write(path: Path, saved: Saved) -> None:
     _sync_directory(path.parent)
 
 
-def read(path: Path) -> Saved:
-    """What `write` wrote; `DamagedCheckpoint` where a bit of it is another. Takes little more memory than the file."""
+def read(path: Path, most: float | None = None) -> Saved:
+    """What `write` wrote; `DamagedCheckpoint` where a bit of it is another. Takes little more memory than the file.
+
+    Args:
+        path: of a regular file.
+        most: bytes that it may have; by default as many as the machine has memory.
+    """
+    most = machine_memory() if most is None else most
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise DamagedCheckpoint(
+                    f"the checkpoint {path} has {size:,} bytes, more than the {most:,.0f} for which there is memory."
+                )
             return _read(file)
-    except OSError as error:
-        raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {error.strerror}.") from error
+    except DamagedCheckpoint:
+        raise
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or "there is not enough memory"
+        raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {reason}.") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedCheckpoint(f"the checkpoint {path} is truncated or altered.") from error
 
@@ -200,6 +287,8 @@ def _read(file: BinaryIO) -> Saved:
     step, settings, notes = _count(content["step"]), content["settings"], content["notes"]
     if not (isinstance(settings, dict) and isinstance(notes, dict)):
         raise TypeError("settings and notes are dictionaries")
+    if len(content["arrays"]) > _MOST_ARRAYS:
+        raise ValueError("too many arrays")
     kinds = [(jnp.dtype(_known(name)), _shape(shape)) for name, shape in content["arrays"]]
     sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
     if size != len(start) + length + sum(sizes) + _CHECKSUM:  # before anything of that size is read
@@ -222,19 +311,22 @@ def check_kinds(arrays: Iterable[np.ndarray]) -> None:
             )
 
 
-def difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, Any] | None:
+def difference(before: Any, now: Any) -> tuple[str, Any, Any] | None:
     """The name of the first place where two JSON values differ, and what stands there in each."""
+    return next(differences(before, now), None)
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The name of every place where two JSON values differ, and what stands there in each."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(key for key in now if key not in before)]:
             inside = key if not name else f"{name}.{key}"
-            found = difference(before.get(key, "absent"), now.get(key, "absent"), inside)
-            if found is not None:
-                return found
-        return None
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        pairs = enumerate(zip(before, now, strict=True))
-        return next((found for i, (a, b) in pairs if (found := difference(a, b, f"{name}[{i}]")) is not None), None)
-    return None if before == now and type(before) is type(now) else (name, before, now)
+            yield from differences(before.get(key, "absent"), now.get(key, "absent"), inside)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from differences(one, other, f"{name}[{place}]")
+    elif before != now or type(before) is not type(now):
+        yield name, before, now
 
 
 def _read_block(file: BinaryIO, size: int, digest: Any) -> bytes:
@@ -266,9 +358,9 @@ def _count(value: Any) -> int:
 
 def _shape(axes: Any) -> tuple[int, ...]:
     """Bounded before the product is taken: that of many large numbers takes hours."""
-    if not isinstance(axes, list) or len(axes) > _MOST_AXES:
+    if not isinstance(axes, list) or len(axes) > MOST_AXES:
         raise ValueError("no shape")
-    if any(_count(axis) > _LONGEST_AXIS for axis in axes):
+    if any(_count(axis) > LONGEST_AXIS for axis in axes):
         raise ValueError("too long an axis")
     return tuple(axes)
 

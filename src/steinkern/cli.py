@@ -1,16 +1,17 @@
 """The `steinkern` command."""
 
-import sys
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 from tqdm.auto import tqdm
 
 try:
     import typer
+    import typer.core
 except ImportError as error:
     raise SystemExit("the steinkern command needs its extra: pip install 'steinkern[cli]'") from error
 
@@ -20,8 +21,24 @@ from .cli_sample import report, sample
 from .experiments import covtype, covtype_study, sentence_study, sentences, text, toy, uci, uci_study
 from .experiments.results import aligned
 from .result import DivergedError
+from .terminal import printable, say
+
+_TRACEBACK = "STEINKERN_TRACEBACK"
+
+
+class _Root(typer.core.TyperGroup):
+    """All commands: Ctrl-C ends any of them with exit code 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("Interrupted.", error=True)
+            raise typer.Exit(130) from None
+
 
 app = typer.Typer(
+    cls=_Root,
     help="Stein variational inference with matrix-valued kernels.",
     no_args_is_help=True,
     add_completion=False,
@@ -40,17 +57,33 @@ app.command("report")(report)
 
 
 def main() -> None:
-    """Run the command; an error of the user's is one line and a non-zero exit."""
+    """Run the command; whatever goes wrong is one line and a non-zero exit.
+
+    2 is wrong input, or a file or directory that cannot be used; 3 is an error that nobody foresaw, whose traceback the
+    variable STEINKERN_TRACEBACK brings out; 130 is Ctrl-C.
+    """
     try:
         app()
     except (ValueError, OSError, ImportError, DivergedError) as error:
-        print(f"steinkern: {error}", file=sys.stderr)
+        say(f"steinkern: {printable(error)}", error=True)
         raise SystemExit(2) from None
+    except MemoryError:
+        say("steinkern: there is not enough memory for this.", error=True)
+        raise SystemExit(2) from None
+    except Exception as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        say(
+            f"steinkern: {type(error).__name__}: {printable(error)} (not foreseen: set {_TRACEBACK}=1 to see where it "
+            "comes from, and report it where it is not of your own file)",
+            error=True,
+        )
+        raise SystemExit(3) from None
 
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        print(f"steinkern {__version__}, jax {jax.__version__}")
+        say(f"steinkern {__version__}, jax {jax.__version__}")
         raise typer.Exit
     return wanted
 
@@ -98,16 +131,16 @@ def reproduce_toy(
     jax.config.update("jax_enable_x64", True)
     names = _names(targets)
     if tune:
-        toy.search(names, out, progress=print)
-        print(f"settings written to {out / 'settings.json'}")
+        toy.search(names, out, progress=say)
+        say(f"settings written to {out / 'settings.json'}")
         return
     with _progress(toy.number_of_runs(names), "running") as advance:
         report = toy.reproduce(names, seeds, out, quick=quick, settings=settings, progress=advance)
-    print(aligned(report.table))
-    print()
+    say(aligned(report.table))
+    say()
     for line in report.verdicts:
-        print(line)
-    print(f"\nResults, figures and a page to open: {out / 'index.html'}")
+        say(line)
+    say(f"\nResults, figures and a page to open: {out / 'index.html'}")
 
 
 _DATA = typer.Option("--data", help="The data directory; by default $STEINKERN_DATA or the user's cache directory.")
@@ -139,11 +172,11 @@ def reproduce_covtype(
     chosen = _names(methods)
     _check_modes(quick, tune)
     if tune:
-        covtype.search(out, data=data, methods=chosen, progress=print)
-        print(f"settings written to {out / 'settings.json'}")
+        covtype.search(out, data=data, methods=chosen, progress=say)
+        say(f"settings written to {out / 'settings.json'}")
         return
     report = covtype.reproduce(
-        out, data=data, methods=chosen, num_trials=trials, quick=quick, settings=settings, progress=print
+        out, data=data, methods=chosen, num_trials=trials, quick=quick, settings=settings, progress=say
     )
     _print_report(report.tables, report.verdicts, out)
 
@@ -167,12 +200,12 @@ def reproduce_uci(
     chosen, names = _names(methods), _names(datasets)
     _check_modes(quick, tune)
     if tune:
-        uci.search(names, out, data=data, methods=chosen, progress=print)
-        print(f"settings written to {out / 'settings.json'}")
+        uci.search(names, out, data=data, methods=chosen, progress=say)
+        say(f"settings written to {out / 'settings.json'}")
         return
     report = uci.reproduce(
         names, out, data=data, methods=chosen, quick=quick, hidden_layers=hidden_layers, settings=settings,
-        jobs=jobs, progress=print,
+        jobs=jobs, progress=say,
     )  # fmt: skip
     _print_report(report.tables, report.verdicts, out)
 
@@ -212,12 +245,12 @@ def reproduce_sentences(
     if tune and (settings is not None or folds != sentence_study.FOLDS):
         raise ValueError("`--tune` searches settings for all folds: leave out `--settings` and `--folds`.")
     if tune:
-        sentences.search(names, out, data=data, vectors=tables, methods=chosen, jobs=jobs, progress=print)
-        print(f"settings written to {out / 'settings.json'}")
+        sentences.search(names, out, data=data, vectors=tables, methods=chosen, jobs=jobs, progress=say)
+        say(f"settings written to {out / 'settings.json'}")
         return
     report = sentences.reproduce(
         names, out, data=data, vectors=tables, methods=chosen, folds=folds, quick=quick, settings=settings, jobs=jobs,
-        progress=print,
+        progress=say,
     )  # fmt: skip
     _print_report(report.tables, report.verdicts, out)
 
@@ -233,11 +266,11 @@ def _check_modes(quick: bool, tune: bool) -> None:
 
 def _print_report(tables: Mapping[str, str], verdicts: Sequence[str], out: Path) -> None:
     for table in tables.values():
-        print(f"\n{aligned(table)}")
-    print()
+        say(f"\n{aligned(table)}")
+    say()
     for line in verdicts:
-        print(line)
-    print(f"\nResults, tables and figures: {out}")
+        say(line)
+    say(f"\nResults, tables and figures: {out}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from .experiments.datasets import DATASETS, data_directory
 from .experiments.sources import Status
 from .experiments.sources import check as check_sources
 from .experiments.sources import fetch as fetch_sources
+from .terminal import say
 
 data = typer.Typer(help="Fetch and check the datasets of the experiments.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -33,8 +34,8 @@ def fetch(
     """
     directory = data_directory(directory)
     for status in fetch_sources(names or (), directory):
-        print(_line(status))
-    print(f"\nIn {directory}")
+        say(_line(status))
+    say(f"\nIn {directory}")
 
 
 @data.command()
@@ -43,8 +44,8 @@ def check(directory: Directory = None) -> None:
     directory = data_directory(directory)
     statuses = check_sources(directory)
     for status in statuses:
-        print(_line(status))
-    print(f"\nIn {directory}")
+        say(_line(status))
+    say(f"\nIn {directory}")
     if any(status.is_wrong for status in statuses):
         raise typer.Exit(1)
 

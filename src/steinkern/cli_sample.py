@@ -2,7 +2,8 @@
 
 import importlib.util
 import json
-import shutil
+import os
+import tempfile
 import warnings
 import zipfile
 from dataclasses import replace
@@ -18,12 +19,13 @@ import typer
 
 from . import cli_run
 from ._types import check_choice, check_count
+from .arguments import as_count
 from .automatic import sample as sample_automatically
 from .caution import SteinWarning
-from .checkpoint import OtherRunError, newest
+from .checkpoint import CheckpointError, OtherRunError, newest, remove_run
 from .cli_target import Loaded, load
 from .curvature import Hessian
-from .files import prepare_directory, replacing
+from .files import DirectoryLock, machine_memory, prepare_directory, replacing
 from .fit import fit
 from .interop._model import AbstractModelTarget
 from .report import read_run, write_report
@@ -31,6 +33,7 @@ from .result import DivergedError, Result, Status
 from .sampler import AbstractSampler
 from .scalar_kernel import IMQ
 from .stein import matrix_svgd, svgd, svn
+from .terminal import say
 
 AUTO = "auto"
 METHODS = (AUTO, "average", "mixture", "vanilla", "svn")
@@ -38,6 +41,7 @@ _STEPS = 1000
 _LINES = 100  # of the history
 _MOST_NUMBERS = 100_000  # of the particles, beyond which their flow is not kept
 _SHOWN = 20  # lines of the summary on the terminal
+_LARGEST_SEED = 2**63 - 2  # the next one draws predictions
 _SUFFIXES = (".npz", ".nc")
 
 
@@ -103,16 +107,19 @@ def sample(
     vanilla, SVGD without a metric; svn, Stein variational Newton. They keep checkpoint/ beside --out, and the same
     command with --resume goes on after Ctrl-C as if it had never stopped.
 
-    Exit codes: 0 the run ended, 1 it diverged (what it had is written), 2 wrong input, 130 it was interrupted.
+    Exit codes: 0 the run ended, 1 it diverged (what it had is written), 2 wrong input, 3 an error not foreseen, 130 it
+    was interrupted.
     """  # noqa: D301 (click keeps the lines of a paragraph that begins with a backspace)
     jax.config.update("jax_enable_x64", True)  # before the file makes arrays
     check_count("--particles", particles)
     check_count("--seed", seed, least=0)
+    if seed > _LARGEST_SEED:
+        raise ValueError(f"`--seed` must be at most {_LARGEST_SEED}, got {seed}.")
     if particles == 1:
         raise ValueError("`--particles` must be at least 2, got 1: one particle climbs to a mode and shows no spread.")
     check_choice("--method", method, METHODS)
     if steps is not None:
-        check_count("--steps", steps)
+        steps = as_count("--steps", steps)
     if resume and restart:
         raise ValueError("`--resume` and `--restart` exclude each other: leave one out.")
     if method == AUTO and (resume or steps is not None):
@@ -123,25 +130,35 @@ def sample(
     if method != AUTO:
         steps = _STEPS if steps is None else steps
     _check_out(out)
-    loaded = load(target, dim)
-    loaded.try_out(loaded.particles(jr.key(seed), 1))  # before anything is replaced
-    prepare_directory(out.parent)
-    before = cli_run.read(out.parent)[0].get("--method", method)
-    checkpoint = _checkpoint(out.parent, resume, restart, str(before))
-    there = next((path for path in (out, out.parent / "index.html") if path.exists()), None)
-    if there is not None and not (resume or restart):
-        raise ValueError(
-            f"`--out` {out} would replace what is there, {there}: give --restart to begin anew in its place, or an "
-            "--out in another directory."
-        )
     options = {
         cli_run.TARGET: target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
         "--seed": seed,
     }  # fmt: skip
+    loaded = load(target, dim)
+    first = loaded.particles(jr.key(seed), 1)
+    _check_room(particles, first)
+    loaded.try_out(first)  # before anything is replaced
+    prepare_directory(out.parent)
+    with DirectoryLock(out.parent) as lock:
+        if not lock.acquire():
+            raise OSError(
+                f"`--out` {out} lies in a directory to which another `steinkern sample` writes at this moment. Wait "
+                "for it to end, or give an --out in another directory."
+            )
+        _sample_into(out, loaded, options, resume, restart)
+
+
+def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: bool, restart: bool) -> None:
+    """Run, and write what comes of it into a directory that no other command writes to."""
+    target, particles, steps, method, seed = (
+        options[name] for name in (cli_run.TARGET, "--particles", "--steps", "--method", "--seed")
+    )
+    checkpoint = _checkpoint(out.parent, resume, restart, method)
+    _check_replaced(out, resume or restart)
     if resume:
         cli_run.check_same(out.parent, options)
     elif method != AUTO:  # whose runs cannot be gone on with
-        cli_run.write(out.parent, options)
+        cli_run.write(out.parent, options, out)
     try:
         if steps is None:
             result, failed = _run_automatically(loaded, particles, seed)
@@ -149,8 +166,14 @@ def sample(
             result, failed = _run(loaded, sampler_for(method, steps), checkpoint, particles, steps, seed)
     except KeyboardInterrupt:
         kept = method != AUTO and newest(checkpoint) is not None
-        print(f"Interrupted: {_way_on(restart) if kept else 'there was nothing to keep yet'}.")
+        say(f"Interrupted: {_way_on(restart) if kept else 'there was nothing to keep yet'}.")
         raise typer.Exit(130) from None
+    except CheckpointError as error:
+        reason = getattr(error.__cause__, "strerror", None) or error
+        raise OSError(
+            f"a checkpoint could not be written to {checkpoint}: {reason}. The last good one is intact: make room, and "
+            f"{_way_on(restart)} from it."
+        ) from error
     except OtherRunError as error:
         raise ValueError(
             f"`--resume` goes on with the run in {out.parent}, and {target} is not what it was then, in its code, its "
@@ -163,7 +186,7 @@ def sample(
         warnings=tuple(map(cli_run.in_own_words, result.warnings)),
         settings={**result.settings, "command": cli_run.in_a_line(options, out)},
     )
-    cli_run.write(out.parent, options, result)
+    cli_run.write(out.parent, options, out, result)
     predictive = (
         jr.key(seed + 1) if isinstance(loaded.target, AbstractModelTarget) and result.target.observed() else None
     )
@@ -174,7 +197,7 @@ def sample(
         raise typer.Exit(1)
     if result.status is Status.STOPPED:
         if method != AUTO:
-            print(f"Interrupted after {result.num_steps} of {steps} steps: {_way_on(restart)}.")
+            say(f"Interrupted after {result.num_steps} of {steps} steps: {_way_on(restart)}.")
         raise typer.Exit(130)
 
 
@@ -222,19 +245,27 @@ def report(
         bound = loaded.target.bind(jax.tree.map(lambda leaf: leaf[0], first))
         data = jax.tree.map(jnp.asarray, loaded.data)
         title = loaded.name
-    try:
-        record = read_run(directory, bound, data, title=title)
-    except ValueError as error:  # in the names of the command
-        said = str(error).replace("`directory`", "`DIR`").replace("`target`", "`--target`")
-        raise ValueError(said) from error
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            record = read_run(directory, bound, data, title=title)
+        except ValueError as error:  # in the names of the command
+            said = str(error).replace("`directory`", "`DIR`").replace("`target`", "`--target`")
+            raise ValueError(" ".join([said, *(_capital(one.message) for one in caught[:1])])) from error
+    for one in caught:
+        say(f"Warning: {one.message}", error=True)
     if end.get("step") == record.num_steps:
         record = replace(record, status=end["status"], message=end["message"], advice=tuple(end["warnings"]))
     names = None if coordinates is None else [record.own_name(name) for name in _split(coordinates)]
     name = "checkpoint.html" if out is None and options else "index.html"
-    print(f"Page: {write_report(record, directory if out is None else out, coordinates=names, name=name)}")
+    say(f"Page: {write_report(record, directory if out is None else out, coordinates=names, name=name)}")
     if options and target is None and record.coordinates_note:
         given = f" --dim {options['--dim']}" if options.get("--dim") else ""
-        print(f"With the sites in their own coordinates: --target {options[cli_run.TARGET]}{given}")
+        say(f"With the sites in their own coordinates: --target {options[cli_run.TARGET]}{given}")
+
+
+def _capital(text: Any) -> str:
+    return str(text)[:1].upper() + str(text)[1:]
 
 
 def _way_on(restarted: bool) -> str:
@@ -253,10 +284,23 @@ def _split(listed: str) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
+def _check_room(particles: int, first: Any) -> None:
+    """Refuse particles for which there is no memory, given one of them."""
+    needed = particles * sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(first))
+    if needed > machine_memory():
+        raise ValueError(
+            f"`--particles` {particles} take {needed:,} bytes, and this machine has {machine_memory():,.0f}. Ask for "
+            "fewer."
+        )
+
+
 def _check_out(out: Path) -> None:
     """What would fail after a long run fails before it."""
     if out.suffix not in _SUFFIXES:
         raise ValueError(f"`--out` must be a file ending in .npz or .nc, got {out}.")
+    for path in (out, out.parent / cli_run.PAGE, out.parent / cli_run.NAME):
+        if path.is_dir():
+            raise ValueError(f"`--out` {out} cannot be written: {path} is a directory. Choose another one.")
     if out.suffix == ".nc":
         missing = [name for name in ("arviz", "h5netcdf", "h5py") if importlib.util.find_spec(name) is None]
         if missing:
@@ -265,18 +309,49 @@ def _check_out(out: Path) -> None:
             )
 
 
+def _check_replaced(out: Path, allowed: bool) -> None:
+    """Refuse to replace what is there, unless it was asked for and a recorded run wrote it."""
+    there = next((path for path in (out, out.parent / cli_run.PAGE) if os.path.lexists(path)), None)
+    if there is not None and not allowed:
+        raise ValueError(
+            f"`--out` {out} would replace what is there, {there}: give --restart to begin anew in its place, or an "
+            "--out in another directory."
+        )
+    written = cli_run.written(out.parent)
+    foreign = [
+        path
+        for path in (out, out.parent / cli_run.PAGE)
+        if os.path.lexists(path) and (written is None or (written and path.name not in written))
+    ]
+    if foreign:
+        raise ValueError(
+            f"`--out` {out} would replace {foreign[0]}, which no recorded run wrote. Move it away, or give an --out in "
+            "another directory."
+        )
+
+
 def _checkpoint(directory: Path, resume: bool, restart: bool, method: str) -> Path:
-    """The directory of this run's checkpoints, with none in it unless the run, by `method`, is to go on."""
+    """The directory of this run's checkpoints, with none in it unless the run is to go on.
+
+    `--restart` removes the checkpoints of the run that `run.json` records, and nothing else.
+    """
     place = directory / "checkpoint"
-    if restart:
-        shutil.rmtree(place, ignore_errors=True)
+    before = cli_run.read(directory)[0].get("--method")
+    recorded = before is not None and before != AUTO
+    if restart and recorded:
+        remove_run(place)
     saved = newest(place)
     if resume and saved is None:
         raise ValueError(f"`--resume` finds no run in {place}. Leave it out to begin one.")
-    if not resume and saved is not None:
+    if restart and saved is not None and method != AUTO:
         raise ValueError(
-            f"`--out` lies beside a run of {saved.step} steps in {place}: give --method {method} --resume to go on "
-            "with it, --restart to begin anew in its place, or an --out in another directory."
+            f"`--out` lies beside a run of {saved.step} steps in {place}, which this command has not recorded, so that "
+            "--restart does not remove it. Move it away, or give an --out in another directory."
+        )
+    if not resume and not restart and saved is not None:
+        raise ValueError(
+            f"`--out` lies beside a run of {saved.step} steps in {place}: give --method {before or method} --resume to "
+            "go on with it, --restart to begin anew in its place, or an --out in another directory."
         )
     return place
 
@@ -324,7 +399,10 @@ def _write_particles(out: Path, result: Result, loaded: Loaded, key: Any) -> Non
     if out.suffix == ".nc":
         data = result.to_arviz(loaded.data, key=key)
         data["posterior"].attrs["settings"] = json.dumps(dict(result.settings), default=str)
-        data.to_netcdf(str(out), engine="h5netcdf")
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}.") as scratch:
+            place = Path(scratch) / out.name
+            data.to_netcdf(str(place), engine="h5netcdf")
+            os.replace(place, out)
         return
     sites = {name: np.asarray(values) for name, values in result.target.sites(result.particles).items()}
     with replacing(out) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` has names that it cannot take
@@ -337,10 +415,10 @@ def _say(result: Result, out: Path, page: Path) -> None:
     lines = result.summary().splitlines()
     count = next(place for place, line in enumerate(lines) if line.startswith(f"{len(result.points)} particles, "))
     for line in lines[:count][: _SHOWN + 1]:
-        print(line)
+        say(line)
     if count > _SHOWN + 1:
-        print(f"… and {count - _SHOWN - 1} more, on the page")
-    print("\n".join(lines[count:]))
+        say(f"… and {count - _SHOWN - 1} more, on the page")
+    say("\n".join(lines[count:]))
     for text in result.warnings:
-        print(f"Warning: {text}")
-    print(f"\nParticles: {out}\nPage: {page}")
+        say(f"Warning: {text}")
+    say(f"\nParticles: {out}\nPage: {page}")

@@ -16,6 +16,7 @@ from jax.experimental import checkify
 
 from . import initial
 from ._types import Batch, Key, PyTree
+from .files import machine_memory
 from .interop._model import AbstractModelTarget
 from .target import AbstractTarget, LogDensity
 
@@ -202,6 +203,8 @@ def _start(name: str, start: Any, dim: int | None) -> Any:
             raise ValueError("`--dim` and the file's `START` exclude each other: leave one out.")
         if dim < 1:
             raise ValueError(f"`--dim` must be a whole number of at least 1, got {dim}.")
+        if 8 * dim > machine_memory():
+            raise ValueError(f"`--dim` {dim} is more than this machine's memory holds. Give the length of the vector.")
         return jnp.zeros(dim)
     if start is None:
         raise ValueError(

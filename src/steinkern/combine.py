@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .result import Faults, History, Result, Status
+from .verdict import not_judged
 
 
 def combine(results: Sequence[Any]) -> Result:
@@ -49,12 +50,19 @@ def combine(results: Sequence[Any]) -> Result:
     return replace(
         plain,
         faults=faults,
-        particles=jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *[result.particles for result in results]),
-        points=jnp.concatenate([result.points for result in results]),
+        particles=jax.tree.map(_joined, *[result.particles for result in results]),
+        points=_joined(*[result.points for result in results]),
         status=status,
         message=f"combined from {len(results)} results ({words}).",
-        num_steps=max(result.num_steps for result in results),
+        num_steps=max(0 if result._chains else result.num_steps for result in results),
         history=History(np.zeros(0, int), none, none, none, None),
         loop=None,
+        verdict=not_judged("the particles of several runs were combined"),
+        failed_checks=(),
         warnings=tuple(dict.fromkeys(text for result in results for text in result.warnings)),
     )
+
+
+def _joined(*leaves: Any) -> Any:
+    """One after the other: NumPy arrays, which `sample` gives in double precision, stay NumPy arrays."""
+    return (np if any(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp).concatenate(leaves)

@@ -1,4 +1,8 @@
-"""What a run was made from, as JSON that can be compared: numbers in full, arrays and functions by a digest."""
+"""What a run was made from, in JSON: for pages, and to name what differs between two runs.
+
+A description is for people. It tells functions by their names and by what they close over, not by what they do: that
+is `identity`.
+"""
 
 import functools
 import hashlib
@@ -11,19 +15,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from .digest import digest_of, methods_of
 from .hosts import on_host
-
-CODE = "its code"
-"""The name under which a description holds the digest of a function's code; no name that a user can give."""
-_DERIVATIVES = ("jvp", "fwd", "bwd")  # where JAX keeps a function's own rules
 
 
 def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
     """`value` as JSON, equal for equal values in another process.
 
-    Modules, dataclasses and containers are taken apart. A function is its name, what it closes over (an optax optimiser
-    keeps its learning rate there) and a digest of its code. What cannot be taken apart is its type.
+    Modules, dataclasses and containers are taken apart. A function is its name and what it closes over (an optax
+    optimiser keeps its learning rate there). An object of another class is its class and its plain attributes.
 
     Args:
         value: what to describe.
@@ -33,39 +32,38 @@ def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
         return value
     if isinstance(value, float):
         return value if np.isfinite(value) else str(value)
+    if isinstance(value, complex | bytes | range):
+        return repr(value)
     if id(value) in inside:
         return "itself"
     inside = inside | {id(value)}
     inner = functools.partial(described, inside=inside)
     if isinstance(value, np.generic | np.ndarray | jax.Array):
-        return _array(value)
+        return _array(value, inside)
     if isinstance(value, functools.partial):
         return {"function": inner(value.func), "arguments": inner(value.args), "options": inner(value.keywords)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {"class": _name(type(value)), **{name: inner(getattr(value, name)) for name in value._fields}}
     if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: inner(getattr(value, field.name, None)) for field in fields(value)}
-        methods = {name: _digested(method, inside) for name, method in methods_of(type(value)).items()}
-        return {"class": _name(type(value)), **own, **({CODE: methods} if methods else {})}
+        return {
+            "class": _name(type(value)),
+            **{field.name: inner(getattr(value, field.name, None)) for field in fields(value)},
+        }
     if isinstance(value, dict):
         return {str(key): inner(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [inner(entry) for entry in value]
+    if isinstance(value, set | frozenset):  # in an order of its own in every process
+        return sorted((inner(entry) for entry in value), key=repr)
     if isinstance(value, types.MethodType):
         return {"function": inner(value.__func__), "of": inner(value.__self__)}
-    if hasattr(value, "__wrapped__"):  # jitted, or with a derivative of its own
-        rules = {name: inner(getattr(value, name)) for name in _DERIVATIVES if hasattr(value, name)}
-        return {"function": inner(value.__wrapped__), **rules} if rules else inner(value.__wrapped__)
+    if hasattr(value, "__wrapped__"):  # jitted, with a derivative of its own, or inside a decorator
+        return inner(value.__wrapped__)
     if isinstance(value, types.FunctionType):
         return _function(value, inside)
-    return _name(value if isinstance(value, type | types.BuiltinFunctionType) else type(value))
-
-
-def without_code(description: Any) -> Any:
-    """What `described` gave, less the digests of code, which another version of Python does not share."""
-    if isinstance(description, dict):
-        return {key: without_code(entry) for key, entry in description.items() if key != CODE}
-    return [without_code(entry) for entry in description] if isinstance(description, list) else description
+    if isinstance(value, type | types.BuiltinFunctionType):
+        return _name(value)
+    return _object(value, inside)
 
 
 def fingerprint(value: Any) -> str:
@@ -90,26 +88,29 @@ def is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
-def _array(value: Any) -> Any:
+def _array(value: Any, inside: frozenset[int]) -> Any:
     array = as_numpy(value)
+    if array.dtype.hasobject:  # its bytes are addresses
+        return described(array.tolist(), inside)
     if array.ndim == 0:
-        return described(array.item() if array.dtype.kind in "biuf" else float(array))
+        return described(float(array) if array.dtype.kind == "V" and not array.dtype.fields else array.item())
     return f"{array.dtype.name}{list(array.shape)} {fingerprint(array)}"
 
 
 def _function(function: types.FunctionType, inside: frozenset[int]) -> Any:
-    name = f"{function.__module__}.{function.__qualname__}"
     closed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    code = _digested(function, inside)
-    return {
-        "function": name,
-        **({} if code is None else {CODE: code}),
-        **{key: _cell(cell, inside) for key, cell in closed.items()},
+    return {"function": _name(function), **{key: _cell(cell, inside) for key, cell in closed.items()}}
+
+
+def _object(value: Any, inside: frozenset[int]) -> Any:
+    """An object of a class that says nothing of its make-up: what lies further inside may be large, or a circle."""
+    plain = bool | int | float | complex | str | bytes | np.generic
+    own = {
+        name: described(entry, inside)
+        for name, entry in getattr(value, "__dict__", {}).items()
+        if isinstance(entry, plain)
     }
-
-
-def _digested(function: types.FunctionType, inside: frozenset[int]) -> str | None:
-    return digest_of(function, functools.partial(described, inside=inside))
+    return {"class": _name(type(value)), **own} if own else _name(type(value))
 
 
 def _cell(cell: Any, inside: frozenset[int]) -> Any:

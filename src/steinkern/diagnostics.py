@@ -1,4 +1,7 @@
-"""How good are the particles? Discrepancies and moments, on (n, d) arrays."""
+"""How good are the particles? Discrepancies and moments, on (n, d) arrays.
+
+Points may be arrays of JAX or NumPy or lists of rows; whole numbers are taken as floating-point ones.
+"""
 
 from typing import Any, Literal, NamedTuple
 
@@ -6,28 +9,33 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._types import Matrix, Points, Scalar, Vector, check_choice
-from .matrix_kernel import AbstractMatrixKernel, as_matrix_kernel
+from ._types import Matrix, Points, Scalar, Vector, check_choice, check_count
+from .arrays import as_points, in_one_precision
+from .matrix_kernel import AbstractMatrixKernel, as_matrix_kernel, check_scalar_kernel
 from .particles import Scored
 from .radial import mean_values
 from .scalar_kernel import RBF, AbstractScalarKernel
 
 
-def stein_ratio(points: Points, scores: Float[Array, "..."]) -> Scalar:
+def stein_ratio(points: Any, scores: Any) -> Scalar:
     """R = −(1/((n−1)d)) Σ_i (x_i − x̄)·s(x_i), whose expectation at exact draws is 1 (Stein's identity for f(x) = x).
 
     Particles drawn too close together have R < 1: a free detector of variance collapse. It is necessary only: blind to
     modes that no particle has found, and noisy with far ones, so never the only alarm. NaN for a single particle.
+
+    Args:
+        points: the particles, (n, d).
+        scores: ∇log p at the particles.
     """
-    _check_scores(points, scores)
+    points, scores = _with_scores(points, scores)
     n, d = points.shape
     centred = points - jnp.mean(points, axis=0, keepdims=True)
     return -jnp.sum(centred * scores) / ((n - 1) * d) if n > 1 else jnp.full((), jnp.nan, points.dtype)
 
 
 def ksd2(
-    points: Points,
-    scores: Points,
+    points: Any,
+    scores: Any,
     kernel: AbstractMatrixKernel | AbstractScalarKernel | None = None,
     statistic: Literal["U", "V"] = "V",
 ) -> Scalar:
@@ -46,11 +54,13 @@ def ksd2(
             for a kernel that does not depend on them.
     """
     check_choice("statistic", statistic, ("U", "V"))
-    _check_scores(points, scores)
+    points, scores = _with_scores(points, scores)
     n = points.shape[0]
     if statistic == "U" and n < 2:
         raise ValueError("`statistic` 'U' needs at least two particles, got 1.")
-    adapted = as_matrix_kernel(RBF() if kernel is None else kernel).adapt(points)
+    whole = as_matrix_kernel(RBF() if kernel is None else kernel)
+    whole.check(points.shape[1])
+    adapted = whole.adapt(points)
     source = Scored.uniform(points, scores)
     total = jnp.mean(_stein_operator(adapted, points, scores, source))
     if statistic == "V":
@@ -64,9 +74,12 @@ def ksd2(
     return (n**2 * total - diagonal) / (n * (n - 1))
 
 
-def _check_scores(points: Array, scores: Array) -> None:
+def _with_scores(points: Any, scores: Any) -> tuple[Points, Points]:
+    """Points and their scores as arrays of one shape and precision."""
+    points, scores = in_one_precision(as_points("points", points), as_points("scores", scores))
     if points.shape != scores.shape:
         raise ValueError(f"`scores` must have the shape of `points`, {points.shape}, got {scores.shape}.")
+    return points, scores
 
 
 def _stein_operator(kernel: AbstractMatrixKernel, points: Points, scores: Points, source: Scored) -> Float[Array, " n"]:
@@ -74,12 +87,7 @@ def _stein_operator(kernel: AbstractMatrixKernel, points: Points, scores: Points
     return jnp.sum(scores * kernel.velocity(points, source), axis=1) + kernel.divergence(points, source)
 
 
-def mmd2(
-    points: Points,
-    reference: Float[Array, "m d"],
-    kernel: Any = None,
-    biased: bool = True,
-) -> Scalar:
+def mmd2(points: Any, reference: Any, kernel: Any = None, biased: bool = True) -> Scalar:
     """The squared maximum mean discrepancy between two samples (Gretton et al., 2012).
 
     Args:
@@ -89,6 +97,7 @@ def mmd2(
             so that the measure is the same for all the samples compared with it.
         biased: average over all pairs (never negative), or leave out the pairs of a point with itself.
     """
+    points, reference = in_one_precision(as_points("points", points), as_points("reference", reference))
     n, m = points.shape[0], reference.shape[0]
     if points.shape[1] != reference.shape[1]:
         raise ValueError(
@@ -96,8 +105,8 @@ def mmd2(
         )
     if not biased and min(n, m) < 2:
         raise ValueError(f"`biased=False` needs at least two points in each sample, got {n} and {m}.")
-    if kernel is not None and not isinstance(kernel, AbstractScalarKernel):
-        raise ValueError(f"`kernel` must be a radial scalar kernel such as `RBF()`, got {kernel!r}.")
+    if kernel is not None:
+        check_scalar_kernel("kernel", kernel)
     adapted = (RBF() if kernel is None else kernel).adapt(reference)
 
     def mean(a: Array, b: Array) -> Scalar:
@@ -120,8 +129,10 @@ class Moments(NamedTuple):
     covariance: Matrix
 
 
-def moments(points: Points, ddof: int = 0) -> Moments:
+def moments(points: Any, ddof: int = 0) -> Moments:
     """The particles' mean and covariance; `ddof=1` divides by n − 1, for independent draws."""
+    points = as_points("points", points)
+    check_count("ddof", ddof, least=0)
     n = points.shape[0]
     if n <= ddof:
         raise ValueError(f"`ddof` must be below the number of particles, {n}, got {ddof}.")

@@ -30,6 +30,10 @@ class Ensemble(AbstractSampler):
     def interacting(self) -> bool:
         return False
 
+    @property
+    def samples_target(self) -> bool:
+        return False
+
 
 def ensemble(optimiser: Any = None) -> Ensemble:
     """A deep ensemble; `optimiser` is an optax optimiser, or a number for Adagrad with that learning rate."""

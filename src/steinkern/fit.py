@@ -3,8 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +18,7 @@ from tqdm.auto import tqdm
 from . import caution
 from ._types import (
     Batch,
-    Key,
+    KeyLike,
     LogDensityFunction,
     Points,
     PyTree,
@@ -25,7 +26,6 @@ from ._types import (
 )
 from .arguments import (
     as_count,
-    as_data,
     as_number,
     as_switch,
     as_tolerance,
@@ -33,17 +33,22 @@ from .arguments import (
     check_functions,
     check_tempering,
 )
+from .arrays import as_arrays, as_concrete_data, as_concrete_key
 from .caution import SteinWarning
+from .checkpoint import CheckpointError
 from .distributed import loss_of_a_process, several_processes, spread, within
+from .end_check import check_run, outcome
 from .hosts import anywhere, on_host, speaks
 from .interrupt import interruptible
-from .loop import LONG_STEPS, LoopState, first_loop
+from .loop import first_loop
 from .particles import check_particles
+from .programs import compiled
 from .result import DivergedError, Faults, History, Result, Status
 from .resume import Keeper, options_of
 from .run import Run, until
 from .sampler import AbstractSampler, Info
-from .target import AbstractTarget, as_target
+from .target import AbstractTarget, as_target, batch_length
+from .verdict import Verdict
 from .wording import explained, shapes
 
 _CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
@@ -51,7 +56,7 @@ _EVERY = 1000  # steps from checkpoint to checkpoint
 
 
 def fit(
-    key: Key,
+    key: KeyLike,
     target: AbstractTarget | LogDensityFunction,
     sampler: AbstractSampler,
     particles: PyTree,
@@ -79,14 +84,15 @@ def fit(
     result so far; a second one raises `KeyboardInterrupt`.
 
     Args:
-        key: `jax.random.key(seed)`.
+        key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` draws the same.
         target: a log density, `log_density(parameters)` or `log_density(parameters, data)`; or a `LogDensity` or
             `Posterior` for constraints and minibatches.
         sampler: such as `svgd()` or `matrix_svgd("mixture", Hessian())`.
         particles: a pytree of arrays with a leading particle axis, in the parameters' own coordinates; or the `Result`
             of an earlier fit, to go on from it: exactly where it stopped with an equal sampler and the same key, from
             its particles with another one. Parameters that the particles share go on as the result has them.
-        data: a pytree of arrays with a common leading axis, given to the target.
+        data: a pytree of arrays with a common leading axis, given to the target. Numbers that JAX's precision cannot
+            hold, such as time stamps in float32, are refused; so are rows without a finite log-likelihood.
         num_steps: how many steps to take.
         batch_size: draw so many examples, with replacement, at every step; all of them by default.
         record_every: record the history every so many steps. Beyond 65,536 lines (fewer where particles are kept)
@@ -94,7 +100,8 @@ def fit(
         record_particles: keep the particles in the history.
         tolerance: stop as converged when the velocity has fallen below this fraction of the largest seen. A fraction,
             because a preconditioner changes the units of the velocity.
-        tempering: a schedule of the step count t = 0, 1, … for the power of the target: steps follow p^power.
+        tempering: a schedule of the step count t = 0, 1, … for the power of the target: steps follow p^power, p being
+            the density in unconstrained coordinates.
         callback: called as `callback(step, state, info)` every `record_every` steps and at the end, with
             `state.points` in unconstrained coordinates; a true return value ends the run.
         checkpoint: a directory of its own for this run. All that the next step needs is written there, and the same
@@ -123,9 +130,12 @@ def fit(
     Raises:
         ValueError: what was given does not fit together; raised before any long work.
         DivergedError: the particles met numbers that are not finite.
-        OSError: a checkpoint cannot be written; the last good one is intact.
+        OSError: the checkpoints' directory cannot be written to, or another run writes to it.
+        CheckpointError: an `OSError`; a checkpoint could not be written, for want of room for example. The last good
+            one is intact, and `result` of the error is what the run had.
     """
-    check_functions(key, sampler, tempering, callback)
+    key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
+    check_functions(sampler, tempering, callback)
     num_steps, record_every = as_count("num_steps", num_steps), as_count("record_every", record_every)
     batch_size = None if batch_size is None else as_count("batch_size", batch_size)
     tolerance = as_tolerance(tolerance, sampler)
@@ -134,10 +144,10 @@ def fit(
     every = _EVERY if every is None else as_count("every", every)
     record_particles, throw = as_switch("record_particles", record_particles), as_switch("throw", throw)
     progress = None if progress is None else as_switch("progress", progress)
+    data = as_concrete_data(data)
     bound, points, first = _starting_point(as_target(target), particles)
     as_count("num_steps and the steps before", first + num_steps)
     check_tempering(tempering, first, num_steps)
-    data = as_data(data)
     if mesh is not None:
         points = spread(points, mesh, (key, data))
     several = several_processes(mesh)
@@ -145,38 +155,42 @@ def fit(
     sampler.check(points)
     example = bound.batch(data, batch_size)
 
-    def look(points: Points) -> tuple[Array, Array]:
-        return _look(bound, points, example, sampler.differentiates)
+    def look(points: Points, batch: Batch) -> tuple[Array, Array]:
+        return _look(bound, points, batch, sampler.differentiates)
 
     with _explained(bound, particles, data):
-        log_densities, scores = look(points)
-    _check_first_particles(log_densities, scores)
-    warned = _warn(caution.before(points, log_densities, scores, look)) if sampler.differentiates else ()
+        log_densities, scores = look(points, example)
+    _check_first_particles(log_densities, scores, data)
+    if batch_size is not None:
+        _check_rows(bound, points, data, batch_size)
+    warned = (
+        _warn(caution.before(points, log_densities, scores, partial(look, batch=example)))
+        if sampler.differentiates
+        else ()
+    )
 
-    if isinstance(particles, Result) and _continues(particles, bound, sampler):
+    continues = isinstance(particles, Result) and _continues(particles, bound, sampler)
+    if continues:
         loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
     else:
         loop = first_loop(sampler, bound, points, example, jnp.asarray(first, jnp.int32))
+    warned += _warn(caution.coincident(points, sampler))
     run = Run(
         key, sampler, bound, tempering, data, batch_size, record_every, record_particles, tolerance, longest_move, loop
     )
     keeper = None
     if checkpoint is not None:
-        given = particles.loop if isinstance(particles, Result) else particles
-        keeper = Keeper(checkpoint, run, given, log_densities, several)
-        keeper.restore()
-    if run.done > num_steps:
-        raise ValueError(
-            f"`num_steps` must be at least {run.done}, where the checkpoint in `checkpoint` {checkpoint} stands, got "
-            f"{num_steps}. Raise it, or choose another directory."
-        )
+        given = particles.loop if continues else _start_of(particles)
+        keeper = Keeper(checkpoint, run, given, log_densities, scores, mesh)
+        keeper.restore(num_steps)
 
     # From one step on, whatever is recorded: how long a step takes is not known before, and Ctrl-C waits for a chunk.
     size, longest = 1, record_every if callback else run.longest_chunk
-    ended, saved = "", run.done
+    ended, saved, failure = "", run.done, None
     disable = (None if progress is None else not progress) if speaks(several) else True
     bar = tqdm(total=num_steps, initial=run.done, disable=disable, leave=False)
-    with bar, interruptible() as interrupt, within(mesh), loss_of_a_process(mesh):
+    locked = keeper.lock if keeper else nullcontext()
+    with locked, bar, interruptible() as interrupt, within(mesh), loss_of_a_process(mesh):
         while run.done < num_steps and run.going and not ended:
             start = time.perf_counter()
             to_checkpoint = until(run.done, every) if keeper else num_steps
@@ -193,19 +207,40 @@ def fit(
             ended = "Ctrl-C ended" if interrupted else "the callback ended" if enough else ""
             last = ended or run.done == num_steps or not run.going
             if keeper and run.loop.healthy and run.done > saved and (last or run.done % every == 0):
-                keeper.save()
+                try:
+                    keeper.save()
+                except CheckpointError as error:  # in all processes
+                    failure, ended = error, "a checkpoint that could not be written ended"
                 saved = run.done
     with loss_of_a_process(mesh):
         if any(anywhere(several, interrupt.requested)):  # in the last chunk too: who asks learns that it was heard
             ended = "Ctrl-C ended"
         bound = run.target_now  # `look` is at what the shared parameters, if there are any, have become
-        outside = run.finish(lambda points: np.isfinite(on_host(look(points)[0])))
-        result = _result(run, outside, ended, keeper is not None)
+        seen: list[tuple[Points, Array]] = []
+
+        def finite(points: Points) -> np.ndarray:
+            log_densities, scores = look(points, example)
+            seen[:] = [(points, scores)]
+            return np.isfinite(on_host(log_densities))
+
+        outside = run.finish(finite)
+        now = run.loop.state.points
+        last_scores = seen[0][1] if seen[0][0] is now else look(now, example)[1]
+        failures: list[str] = []
+        verdict = check_run(run, look, last_scores, outside, "Ctrl-C" in ended, failures)
+        result = _result(run, outside, ended, keeper is not None and failure is None, verdict)
     if result.faults.stuck:
         warned += _warn([_stuck(result)], result)
-    if result.status in (Status.FINISHED, Status.CONVERGED):
-        warned += _warn(caution.after(run, example, scores, look(run.loop.state.points)[1]), result)
-    result = replace(result, warnings=warned)
+    if result.status is Status.STOPPED:
+        warned += _warn(caution.beside_target(run, verdict), result)
+    elif result.status is not Status.DIVERGED:
+        warned += _warn(
+            caution.after(run, example, points, scores, last_scores, verdict, bool(warned), failures), result
+        )
+    result = replace(result, warnings=warned, failed_checks=tuple(failures))
+    if failure is not None:
+        failure.result = result
+        raise failure
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
@@ -216,7 +251,7 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     earlier = particles if isinstance(particles, Result) else None
     values = particles if earlier is None else earlier.particles
     check_particles(values)
-    values = jax.tree.map(jnp.asarray, values)
+    values = as_arrays("particles", values) if earlier is None else jax.tree.map(jnp.asarray, values)
     bound = target.bind(jax.tree.map(lambda leaf: leaf[0], values))
     assert bound.space is not None
     bound.space.check(values)
@@ -225,7 +260,13 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     if earlier.target.shared is not None:
         bound = bound.sharing(earlier.target.shared)
     same = eqx.tree_equal(earlier.target.space, bound.space)  # with other constraints the coordinates are others
-    return bound, earlier.points if same else _unconstrained(bound, values), earlier.num_steps
+    points = earlier.points_in_jax() if same else _unconstrained(bound, values)
+    return bound, points, 0 if earlier._chains else earlier.num_steps  # transitions of chains are no steps of `fit`
+
+
+def _start_of(particles: PyTree) -> PyTree:
+    """All that a run takes from `particles` where it does not go on from their state."""
+    return (particles.points, particles.particles, particles.shared) if isinstance(particles, Result) else particles
 
 
 def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:
@@ -235,13 +276,13 @@ def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler
     return bool(eqx.tree_equal(earlier.sampler, sampler)) and bool(eqx.tree_equal(earlier.target.space, target.space))
 
 
-@eqx.filter_jit
+@compiled
 def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
     assert target.space is not None
     return jax.vmap(target.space.unconstrain)(particles)
 
 
-@eqx.filter_jit
+@compiled
 def _look(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
     """The log density at every particle, and its gradient there; zeros where it is not to be differentiated."""
     return target.log_densities(points, batch), target.scores(points, batch) if scores else jnp.zeros_like(points)
@@ -255,15 +296,36 @@ def _explained(target: AbstractTarget, particles: PyTree, data: Batch) -> Abstra
     return explained(expected, "Was it written for other names or shapes?")
 
 
-def _check_first_particles(log_densities: Array, scores: Array) -> None:
+def _check_first_particles(log_densities: Array, scores: Array, data: Batch) -> None:
+    missing = " NaN in `data` makes it so, and labels that the likelihood does not know (see its method `check`)."
+    why = "" if data is None else missing
     smooth = jnp.all(jnp.isfinite(scores), axis=1)
     for good, what in ((jnp.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
         bad = int(jnp.sum(~good))
         if bad:
             raise ValueError(
                 f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "
-                f"{len(scores)} initial particles. Start inside the support, or declare it with `support=`."
+                f"{len(scores)} initial particles. Start inside the support, or declare it with `support=`.{why}"
             )
+
+
+def _check_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> None:
+    """Raise where a row of the data has no finite log-likelihood: some later step would draw it.
+
+    It is looked at at one particle, so that it costs a fraction 1/n of an epoch without gradients.
+    """
+    bad = np.flatnonzero(~on_host(_finite_rows(target, points, data, batch_size)))
+    if bad.size:
+        raise ValueError(
+            f"`data` must have a finite log-likelihood in every row, but it is NaN or infinite at the first particle "
+            f"in {bad.size} of {batch_length(data)} rows, the first of them row {bad[0]}. See that labels are such as "
+            "the likelihood takes (`likelihood.check(labels)`), and that nothing is missing."
+        )
+
+
+@compiled
+def _finite_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> Array:
+    return jax.lax.map(lambda row: jnp.isfinite(target.log_example(points[0], row)), data, batch_size=batch_size)
 
 
 def _warn(texts: Iterable[str], result: Result | None = None) -> tuple[str, ...]:
@@ -273,7 +335,7 @@ def _warn(texts: Iterable[str], result: Result | None = None) -> tuple[str, ...]
     return said
 
 
-def _result(run: Run, outside: int, ended: str, kept: bool) -> Result:
+def _result(run: Run, outside: int, ended: str, kept: bool, verdict: Verdict) -> Result:
     lines, loop, trouble = run.recorder.lines(), run.loop, run.trouble
     history = History(
         step=np.asarray(lines.step),
@@ -285,13 +347,13 @@ def _result(run: Run, outside: int, ended: str, kept: bool) -> Result:
     stuck = tuple(int(place) for place in np.flatnonzero(trouble.stuck))
     shortened = int(loop.shortened)
     faults = Faults(int(trouble.frozen), stuck, int(trouble.damped), float(trouble.largest_damping), shortened)
-    status, message = _verdict(loop, outside, ended, kept)
+    status, message = outcome(run, outside, ended, kept, verdict)
     points: Points = loop.state.points
     if not points.is_fully_addressable:  # a result is for whoever asked: whole, in every process
         points = jnp.asarray(on_host(points))
     return Result(
         _constrained(run.target, points, 1), points, status, " ".join([message, *faults.sentences()]), int(loop.step),
-        history, faults, run.target_now, run.sampler, loop, options_of(run),
+        history, faults, run.target_now, run.sampler, loop, options_of(run), verdict=verdict,
     )  # fmt: skip
 
 
@@ -304,51 +366,10 @@ def _stuck(result: Result) -> str:
     )
 
 
-@eqx.filter_jit
+@compiled
 def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTree:
     assert target.space is not None
     constrain = target.space.constrain  # the particles alone: one copy of what they share is enough
     for _ in range(batch_axes):
         constrain = jax.vmap(constrain)
     return constrain(points)
-
-
-def _verdict(loop: LoopState, outside: int, ended: str, kept: bool) -> tuple[Status, str]:
-    """How the run ended: `outside` particles stand where the log density is not finite; `kept` in a checkpoint."""
-    if loop.healthy and outside:
-        return Status.DIVERGED, (
-            f"the log density is NaN or infinite at {outside} particles after {int(loop.step)} steps. Likely causes: "
-            "(a) they left the support, where its gradient is still finite: declare constraints with `support=`; "
-            "(b) the step size is too large: lower the learning rate."
-        )
-    if not loop.healthy:
-        exploded = (
-            f"leads to numbers that are not finite: it is the {LONG_STEPS + 1}th in a row to move particles absurdly "
-            "farther than ever before"
-        )
-        what = exploded if loop.long_in_a_row >= LONG_STEPS else "gave numbers that are not finite"
-        return Status.DIVERGED, (
-            f"step {int(loop.step) + 1} {what}; the particles are those before it. "
-            "Likely causes: "
-            "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; "
-            "(b) the log density or its gradient is NaN or infinite where the particles went: declare constraints with "
-            "`support=`, or start closer; "
-            "(c) the curvature is singular or indefinite: raise `damping`, or use a repaired Hessian; "
-            "(d) float32 is too coarse for the target, or its numbers overflow: enable x64, or bring the parameters to "
-            "scales nearer 1."
-        )
-    interrupted = "Ctrl-C" in ended
-    if loop.converged:
-        ratio = float(loop.info.velocity_norm / loop.largest_velocity)
-        heard = " Ctrl-C came as it did." if interrupted else ""
-        return Status.CONVERGED, (
-            f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps.{heard}"
-        )
-    if ended:
-        status = Status.STOPPED if interrupted else Status.FINISHED
-        way_on = "The same call goes on from its checkpoint." if kept else "Give this result to `fit` to go on from it."
-        return status, f"{ended} the run after {int(loop.step)} steps. {way_on}"
-    fraction = float(loop.info.velocity_norm) / (float(loop.largest_velocity) or 1.0)
-    return Status.FINISHED, (
-        f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction:.2g} of its largest."
-    )

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._types import Matrix, Points, Vector
-from .matrix_kernel import AbstractMatrixKernel
+from .matrix_kernel import AbstractMatrixKernel, check_scalar_kernel
 from .particles import Layout, Scored
 from .radial import radial_velocity
 from .scalar_kernel import AbstractScalarKernel
@@ -38,6 +38,7 @@ class Graphical(AbstractMatrixKernel):
         blocks: Sequence[Sequence[int]],
         neighbours: Sequence[Sequence[int]] | None = None,
     ):
+        check_scalar_kernel("scalar", scalar)
         own = [list(block) for block in blocks]
         covered = sorted(i for block in own for i in block)
         if not covered or covered != list(range(len(covered))):

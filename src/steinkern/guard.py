@@ -7,7 +7,6 @@ nothing for it, in time or in compilation.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -17,6 +16,7 @@ from jaxtyping import Array, Bool
 from ._types import Batch, Key, Points, Scalar, Vector
 from .hosts import on_host, placed_like
 from .loop import LoopState, step_keys, with_points
+from .programs import compiled
 from .sampler import AbstractSampler
 from .target import AbstractTarget
 
@@ -153,7 +153,7 @@ def looker(
     return look
 
 
-@eqx.filter_jit
+@compiled
 def _well(
     target: AbstractTarget, points: Points, batch: Batch, differentiates: bool, curved: bool
 ) -> Bool[Array, " n"]:

@@ -98,6 +98,10 @@ class HalfBayesian(AbstractSampler):
         return self.sampler.interacting
 
     @property
+    def samples_target(self) -> bool:
+        return self.sampler.samples_target
+
+    @property
     def deterministic(self) -> bool:
         return False  # particles may rest while what they share still moves
 

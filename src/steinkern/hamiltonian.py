@@ -33,6 +33,9 @@ class ChainState(NamedTuple):
     """Of every chain's last trajectory: the probability that it was accepted."""
     leaps: Int[Array, ""]
     """Leapfrog steps of the last trajectory."""
+    outside: Int[Array, ""]
+    """Jumps of the last transition to where the log density is not finite, as beyond an edge. Trajectories are not
+    counted: where their steps are too long they end so far out that a smooth density overflows."""
 
 
 class Hamiltonian(AbstractSampler):
@@ -70,7 +73,9 @@ class Hamiltonian(AbstractSampler):
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
         values, scores = _look(target, points, batch)
-        return ChainState(points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32))
+        return ChainState(
+            points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+        )
 
     def step(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch = None) -> tuple[ChainState, Info]:
         trajectory_key, jump_key = jr.split(key)
@@ -107,7 +112,8 @@ class Hamiltonian(AbstractSampler):
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
         accepted = jr.uniform(accept_key, (n,), dtype) < probability
         moved = state._replace(points=points, log_densities=values, scores=scores)
-        return _chosen(accepted, moved, state)._replace(acceptance=probability, leaps=leaps)
+        none = jnp.zeros((), jnp.int32)
+        return _chosen(accepted, moved, state)._replace(acceptance=probability, leaps=leaps, outside=none)
 
     def _jump(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
         """Jumps of some chains by differences of others, which stay where they are: so the jump is symmetric."""
@@ -134,6 +140,7 @@ class Hamiltonian(AbstractSampler):
             points=state.points.at[jumping].set(new[0]),
             log_densities=state.log_densities.at[jumping].set(new[1]),
             scores=state.scores.at[jumping].set(new[2]),
+            outside=jnp.sum(~jnp.isfinite(values)).astype(jnp.int32),
         )
 
 

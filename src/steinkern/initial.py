@@ -3,44 +3,72 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import optax
 from jaxtyping import Array
 
-from ._types import Batch, Key, LogDensityFunction, PyTree, Scalar, Vector, check_count, check_positive, like
+from ._types import (
+    Batch,
+    Key,
+    KeyLike,
+    LogDensityFunction,
+    PyTree,
+    Scalar,
+    Vector,
+    check_callable,
+    check_count,
+    check_positive,
+    like,
+)
+from .arrays import as_array, as_concrete_data, as_concrete_key, as_key, as_particle, check_concrete
 from .curvature import Hessian
 from .metric import AbstractMetric
+from .programs import compiled
 from .reparam import Space
 from .target import AbstractTarget, as_target
+from .wording import explained, shapes
 
 
-def prior(key: Key, draw: Callable[[Key], PyTree], num_particles: int) -> PyTree:
+def prior(key: KeyLike, draw: Callable[[Key], PyTree], num_particles: int) -> PyTree:
     """Independent draws: `draw(key)` gives one particle's pytree."""
     check_count("num_particles", num_particles)
-    return jax.vmap(draw)(jr.split(key, num_particles))
+    check_callable("draw", draw, "a function of a key that gives one particle")
+    return jax.vmap(draw)(jr.split(as_key(key), num_particles))
 
 
-def gaussian(key: Key, centre: PyTree, num_particles: int, scale: Any = 1.0, support: PyTree = None) -> PyTree:
+def gaussian(key: KeyLike, centre: PyTree, num_particles: int, scale: Any = 1.0, support: PyTree = None) -> PyTree:
     """Normal draws around one particle's pytree `centre`, with standard deviation `scale` in every coordinate.
 
     With `support` (see `steinkern.LogDensity`) the noise is added in unconstrained coordinates, so that all particles
     lie inside.
     """
     check_count("num_particles", num_particles)
-    check_positive("scale", scale)
-    centre = jax.tree.map(jnp.asarray, centre)
+    key, centre = as_key(key), as_particle("centre", centre)
     space = Space.of(centre, support)
     space.check(jax.tree.map(lambda leaf: leaf[None], centre), "centre")
     middle = space.unconstrain(centre)
     noise = jr.normal(key, (num_particles, middle.shape[0]), middle.dtype)
-    return jax.vmap(space.constrain)(middle[None, :] + like(scale, middle) * noise)
+    return jax.vmap(space.constrain)(middle[None, :] + _as_scale(scale, middle)[None, :] * noise)
+
+
+def _as_scale(value: Any, point: Vector) -> Array:
+    """A positive standard deviation for all coordinates, or one for each."""
+    if isinstance(value, list | tuple | np.ndarray):
+        value = as_array("scale", value)
+    check_positive("scale", value)
+    if jnp.shape(value) not in ((), (1,), point.shape):
+        raise ValueError(
+            f"`scale` must be one number, or one for each of the {point.shape[0]} coordinates, got shape "
+            f"{jnp.shape(value)}."
+        )
+    return jnp.broadcast_to(like(value, point), point.shape)
 
 
 def around_mode(
-    key: Key,
+    key: KeyLike,
     target: AbstractTarget | LogDensityFunction,
     start: PyTree,
     num_particles: int,
@@ -64,19 +92,26 @@ def around_mode(
         max_steps: of L-BFGS.
     """
     check_count("num_particles", num_particles)
-    check_positive("scale", scale)
     check_count("max_steps", max_steps)
-    start = jax.tree.map(jnp.asarray, start)
-    data = jax.tree.map(jnp.asarray, data)
+    key, start, data = as_concrete_key(key), as_particle("start", start), as_concrete_data(data)
+    check_concrete("start", start)
+    if any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(start)):
+        raise ValueError("`start` must be in float32 or float64: the curvature at a mode is factorised.")
     bound = as_target(target).bind(start)
     assert bound.space is not None
     bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
     bound.check_data(data, None)
-    vector, metric, value, offset = _laplace(bound, bound.space.unconstrain(start), data, max_steps)
+    scales = _as_scale(scale, bound.space.unconstrain(start))
+    given = "" if data is None else f", and `data`, {shapes(data, 0)}"
+    with explained(f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other shapes?"):
+        vector, metric, value, offset = _laplace(bound, bound.space.unconstrain(start), data, max_steps)
     noise = jr.normal(key, (num_particles, vector.shape[0]), vector.dtype)
-    points = vector[None, :] + like(scale, vector) * jax.vmap(metric.unwhiten)(noise)
+    points = vector[None, :] + scales[None, :] * jax.vmap(metric.unwhiten)(noise)
     if not (bool(jnp.all(jnp.isfinite(points))) and bool(jnp.isfinite(value))):
-        raise ValueError("`start` leads nowhere: the search for a mode met NaN or infinity. Start closer to the data.")
+        raise ValueError(
+            "`start` leads nowhere: the search for a mode met NaN or infinity. Start closer to the data, and see that "
+            "`data` holds no NaN."
+        )
     if offset > 0.1:
         raise ValueError(
             f"`start` leads to no mode within {max_steps} steps: the search ended {float(offset):.2g} standard "
@@ -86,7 +121,7 @@ def around_mode(
     return jax.vmap(bound.space.constrain)(points)
 
 
-@eqx.filter_jit
+@compiled
 def _laplace(
     target: AbstractTarget, start: Vector, data: Batch, max_steps: int
 ) -> tuple[Vector, AbstractMetric, Scalar, Scalar]:

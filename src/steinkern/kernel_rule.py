@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ._types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like, times
+from .bandwidth import AbstractBandwidth
 from .curvature import AbstractCurvature, Repair, repaired_matrix
 from .linear import AbstractOperator, Dense
 from .matrix_kernel import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel
@@ -246,9 +247,8 @@ class MixtureAt(AbstractKernelRule):
     per_block: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
-        if hasattr(self.own_share, "dtype"):
-            check_share("own_share", self.own_share)
-        if hasattr(self.temperature, "dtype"):
+        check_share("own_share", self.own_share)
+        if not isinstance(self.temperature, AbstractBandwidth):
             check_positive("temperature", self.temperature)
         check_choice("weighting", self.weighting, WEIGHTINGS)
         if self.num_anchors is not None:

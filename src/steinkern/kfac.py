@@ -32,7 +32,8 @@ class KFAC(AbstractCurvature):
     instance) get the diagonal of their exact Fisher information. The prior's own curvature enters as its row sums,
     exact where coordinates are independent a priori: averaged over each layer, and entry by entry elsewhere.
 
-    Exact in each block for a single example, and for any number on a deep linear network with a Gaussian likelihood.
+    Each layer's block is exact for a single example, and for any number on a deep linear network with a Gaussian
+    likelihood. Curvature between layers is left out.
 
     Args:
         model: `model(parameters, example)`, the output (logits, means) for one example; not under `jax.jit` of its
@@ -77,7 +78,12 @@ class KFAC(AbstractCurvature):
             moved = dict(zip(others, free, strict=True))
             whole = space.assemble([moved.get(i, leaf) for i, leaf in enumerate(leaves)])
             parameters, weights = _tapped(whole, taps)
-            value = jnp.reshape(self.model(merge(parameters, target.shared), example), (-1,))
+            try:
+                value = jnp.reshape(self.model(merge(parameters, target.shared), example), (-1,))
+            except TypeError as error:
+                if _TappedWeight.__name__ not in str(error) and _Transposed.__name__ not in str(error):
+                    raise
+                raise ValueError(_other_use("another operation on them, or a layer under `jax.jit`")) from error
             for weight in weights:
                 weight.check_called_once()
             return value
@@ -187,10 +193,22 @@ def _pieces(target: AbstractTarget) -> list[_Piece]:
 
 
 class _TappedWeight:
-    """Stands in for a layer's weight matrix: `weight @ x` is the product, with taps on both sides."""
+    """Stands in for a layer's weight matrix: `weight @ x`, or `x @ weight.T`, is the product, tapped on both sides."""
+
+    __array_ufunc__ = None  # a NumPy array on the left leaves the product to us
 
     def __init__(self, weight: Array, tap: _Tap):
         self.weight, self.tap, self.calls = weight, tap, 0
+        self.shape, self.dtype, self.ndim, self.size = weight.shape, weight.dtype, weight.ndim, weight.size
+
+    @property
+    def T(self) -> "_Transposed":
+        return _Transposed(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise ValueError(_other_use(f"`weight.{name}`"))
 
     def __matmul__(self, x: Array) -> Array:
         self.calls += 1
@@ -207,6 +225,30 @@ class _TappedWeight:
                 f"`KFAC` needs every linear layer to be called once an example; one with weights of shape "
                 f"{self.weight.shape} was called {self.calls} times. Use `Fisher` for shared or unused layers."
             )
+
+
+class _Transposed:
+    """The transpose of a tapped weight matrix, good for `x @ weight.T` alone."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, tapped: _TappedWeight):
+        self.T, self.shape, self.dtype, self.ndim = tapped, tapped.shape[::-1], tapped.dtype, tapped.ndim
+
+    def __rmatmul__(self, x: Array) -> Array:
+        return self.T @ x
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise ValueError(_other_use(f"`weight.T.{name}`"))
+
+
+def _other_use(what: str) -> str:
+    return (
+        f"`model` must use the weights of a linear layer by calling the layer, or as `weight @ x` or `x @ weight.T` "
+        f"for one example, got {what}. Use `Fisher` for other uses."
+    )
 
 
 @jax.custom_vjp

@@ -16,7 +16,6 @@ from ._types import (
     Vector,
     as_number,
     check_count,
-    check_positive,
     check_positive_number,
     check_share,
     like,
@@ -98,9 +97,8 @@ class PSGLD(AbstractSampler):
 
     def __check_init__(self) -> None:
         _check_step_size(self.step_size)
-        if hasattr(self.decay, "dtype"):
-            check_share("decay", self.decay)
-            check_positive("stabiliser", self.stabiliser)
+        check_share("decay", self.decay)
+        check_positive_number("stabiliser", self.stabiliser)
         if self.freeze_after is not None:
             check_count("freeze_after", self.freeze_after)
 
@@ -139,9 +137,11 @@ class PSGLD(AbstractSampler):
         def mean_log_example(x: Vector) -> Scalar:
             return target.mean_log_example(x, batch)
 
-        mean_gradient = jax.grad(mean_log_example)(point)
+        likelihood, mean_gradient = jax.value_and_grad(mean_log_example)(point)
+        base, base_gradient = jax.value_and_grad(target.log_base)(point)
         number = like(target.num_data_in(batch), point)
-        score = like(target.power, point) * (jax.grad(target.log_base)(point) + number * mean_gradient)
+        score = like(target.power, point) * (base_gradient + number * mean_gradient)
+        score = jnp.where(jnp.isfinite(likelihood + base), score, jnp.nan)  # as `AbstractTarget.score` has it
 
         new_share = jnp.where(adapting, 1 - like(self.decay, point), 0)
         second_moment = (1 - new_share) * second_moment + new_share * mean_gradient**2
@@ -179,7 +179,7 @@ def _check_step_size(step_size: Any) -> None:
 
 def _step_size(step_size: Any, count: Array, points: Points) -> Scalar:
     size = step_size(count) if callable(step_size) else step_size
-    if size is None or jnp.shape(size) != ():
-        got = "None" if size is None else f"an array of shape {jnp.shape(size)}"
-        raise ValueError(f"`step_size` must be one number, or a schedule that returns one, got {got}.")
+    if size is None or jnp.shape(size) != () or jnp.iscomplexobj(size):
+        got = "None" if size is None else f"an array of {jnp.result_type(size)}{list(jnp.shape(size))}"
+        raise ValueError(f"`step_size` must be one real number, or a schedule that returns one, got {got}.")
     return like(size, points)

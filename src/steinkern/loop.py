@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int
 
 from ._types import Batch, Key, Points, Scalar, like
 from .history import Record
+from .programs import compiled
 from .sampler import AbstractSampler, Info, root_mean_square
 from .target import AbstractTarget
 
@@ -45,7 +46,7 @@ class Options(NamedTuple):
     longest_move: Scalar
 
 
-@eqx.filter_jit
+@compiled
 def first_loop(
     sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
 ) -> LoopState:
@@ -59,7 +60,7 @@ def first_loop(
     )
 
 
-@eqx.filter_jit
+@compiled
 def advance(
     key: Key,
     sampler: AbstractSampler,

@@ -13,7 +13,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import definition
-from ._types import Matrix, Points, Scalar, Vector, as_number, check_choice, check_count, like
+from ._types import (
+    Matrix,
+    Points,
+    Scalar,
+    Vector,
+    as_number,
+    check_callable,
+    check_choice,
+    check_count,
+    is_concrete,
+    is_real_number,
+    like,
+)
 from .metric import AbstractMetric, split_columns
 from .particles import Scored
 from .radial import BACKENDS, PRECISIONS, Backend, Precision, radial_divergence, radial_velocity
@@ -75,6 +87,7 @@ class Isotropic(AbstractMatrixKernel):
     backend: Backend = eqx.field(default="auto", static=True)
 
     def __check_init__(self) -> None:
+        check_scalar_kernel("scalar", self.scalar)
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("backend", self.backend, BACKENDS)
 
@@ -100,6 +113,10 @@ class Linear(AbstractMatrixKernel):
 
     offset: Any = eqx.field(default=1.0, converter=as_number)
 
+    def __check_init__(self) -> None:
+        if is_concrete(self.offset) and not (is_real_number(self.offset) and 0 <= self.offset < float("inf")):
+            raise ValueError(f"`offset` must be a number of at least 0, got {self.offset!r}.")
+
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         return (like(self.offset, x) + jnp.vdot(x, y)) * jnp.eye(x.shape[0], dtype=x.dtype)
 
@@ -123,6 +140,13 @@ class Preconditioned(AbstractMatrixKernel):
 
     base: AbstractMatrixKernel = eqx.field(converter=lambda kernel: as_matrix_kernel(kernel))
     metric: AbstractMetric
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.metric, AbstractMetric):
+            raise ValueError(
+                "`metric` must be a metric: `DenseMetric.of(matrix)`, or what an operator's `factorise` gives; got "
+                f"{type(self.metric).__name__}."
+            )
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         inner = self.base(self.metric.whiten(x), self.metric.whiten(y))
@@ -207,8 +231,11 @@ class Tilted(AbstractMatrixKernel):
     SVGD (Han and Liu, 2018): s + ∇log w = ∇log ρ, so the target's own score drops out (see `GradientFreeSVGD`).
     """
 
-    base: AbstractMatrixKernel
+    base: AbstractMatrixKernel = eqx.field(converter=lambda kernel: as_matrix_kernel(kernel))
     log_weight: Callable[[Vector], Scalar]
+
+    def __check_init__(self) -> None:
+        check_callable("log_weight", self.log_weight, "a function of one point, the logarithm of w")
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         return jnp.exp(self.log_weight(x) + self.log_weight(y)) * self.base(x, y)
@@ -247,8 +274,11 @@ class Transformed(AbstractMatrixKernel):
         transform: t, from (d,) to (d,), differentiable twice; its inverse is not needed.
     """
 
-    base: AbstractMatrixKernel
+    base: AbstractMatrixKernel = eqx.field(converter=lambda kernel: as_matrix_kernel(kernel))
     transform: Callable[[Vector], Vector]
+
+    def __check_init__(self) -> None:
+        check_callable("transform", self.transform, "a one-to-one map from (d,) to (d,)")
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         inner = self.base(self.transform(x), self.transform(y))
@@ -284,12 +314,21 @@ class UserKernel(AbstractMatrixKernel):
 
     function: Callable[[Vector, Vector], Matrix]
 
+    def __check_init__(self) -> None:
+        check_callable("function", self.function, "a function K(x, y) with a d×d result")
+
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         value = self.function(x, y)
         expected = (x.shape[0], x.shape[0])
         if jnp.shape(value) != expected:
             raise ValueError(f"`kernel` must return a d×d matrix, here {expected}, got shape {jnp.shape(value)}.")
         return value
+
+
+def check_scalar_kernel(name: str, kernel: Any) -> None:
+    """Raise unless this is a radial scalar kernel."""
+    if not isinstance(kernel, AbstractScalarKernel):
+        raise ValueError(f"`{name}` must be a radial scalar kernel such as `RBF()` or `IMQ()`, got {kernel!r}.")
 
 
 def as_matrix_kernel(kernel: Any) -> AbstractMatrixKernel:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from ._types import Key, PyTree, Scalar, as_number, check_count, check_positive, like
+from ._types import KeyLike, PyTree, Scalar, as_number, check_count, check_positive, like
+from .arrays import as_key
 from .kfac import KFAC
 from .likelihood import Bernoulli, GaussianNoise
 from .target import Posterior
@@ -26,7 +27,7 @@ class RegressionNetwork(eqx.Module):
 
     @classmethod
     def draw(
-        cls, key: Key, sizes: Sequence[int], log_variance: float = -1.0, spread: float = 0.3, dtype: Any = None
+        cls, key: KeyLike, sizes: Sequence[int], log_variance: float = -1.0, spread: float = 0.3, dtype: Any = None
     ) -> "RegressionNetwork":
         """A network with the usual first weights, uniform within ±1/√inputs.
 
@@ -42,7 +43,7 @@ class RegressionNetwork(eqx.Module):
             raise ValueError(f"`sizes` must hold at least the numbers of inputs and outputs, got {tuple(sizes)}.")
         for size in sizes:
             check_count("sizes", size)
-        noise_key, *keys = jr.split(key, len(sizes))
+        noise_key, *keys = jr.split(as_key(key), len(sizes))
         pairs = zip(sizes[:-1], sizes[1:], keys, strict=True)
         layers = tuple(
             eqx.nn.Linear(inputs, outputs, dtype=dtype, key=layer_key) for inputs, outputs, layer_key in pairs

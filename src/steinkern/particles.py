@@ -1,6 +1,6 @@
 """Particles at the edge and inside: a pytree with a leading particle axis outside, one (n, d) array inside."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._types import Points, PyTree, Vector, is_concrete
+
+_SPACINGS = 100  # of numbers within a standard deviation, below which rounding is seen in it
 
 
 class Scored(eqx.Module):
@@ -94,10 +96,10 @@ class Layout(eqx.Module):
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
 
-def coordinate_names(name: str, shape: Sequence[int]) -> list[str]:
-    """The names of all coordinates of one array: "weights[2,0]"; a scalar's is its own."""
+def coordinate_names(name: str, shape: Sequence[int]) -> Iterator[str]:
+    """The names of all coordinates of one array, one after the other: "weights[2,0]"; a scalar's is its own."""
     own = name or "x"
-    return [f"{own}[{','.join(map(str, index))}]" if shape else own for index in np.ndindex(*shape)]
+    return (f"{own}[{','.join(map(str, index))}]" if shape else own for index in np.ndindex(*shape))
 
 
 def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, PyTree]:
@@ -135,43 +137,50 @@ def _is_in(name: str, subtree: str) -> bool:
     return name == subtree or name.startswith(f"{subtree}.")
 
 
-def check_particles(particles: PyTree) -> int:
-    """The number of particles n, or a `ValueError` that says what is wrong with them."""
+def check_particles(particles: PyTree, argument: str = "particles") -> int:
+    """The number of particles n, or a `ValueError` that says what is wrong with them; `argument` names them."""
     paths, _ = jax.tree_util.tree_flatten_with_path(particles)
     if not paths:
-        raise ValueError("`particles` must hold at least one array, got an empty pytree.")
+        raise ValueError(f"`{argument}` must hold at least one array, got an empty pytree.")
     if not all(is_concrete(leaf) for _, leaf in paths):
         raise ValueError(
-            "`particles` must be concrete arrays: `fit` compiles its own loop and cannot run under `jit` or `vmap`. "
+            f"`{argument}` must be concrete arrays: `fit` compiles its own loop and cannot run under `jit` or `vmap`. "
             "For many runs at once, `vmap` the steps of `as_blackjax`."
         )
     counts = {}
     for path, leaf in paths:
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "the array"
-        _dtype(leaf, name)
+        _dtype(leaf, name, argument)
         if np.ndim(leaf) == 0:
-            raise ValueError(f"`particles` must carry a leading particle axis on every leaf; {name} is a scalar.")
+            raise ValueError(f"`{argument}` must carry a leading particle axis on every leaf; {name} is a scalar.")
         counts[name] = np.shape(leaf)[0]
         finite = np.isfinite(np.asarray(leaf)).all(axis=tuple(range(1, np.ndim(leaf))))
         bad = int(np.sum(~finite))
         if bad:
-            raise ValueError(f"`particles` must be finite; {bad} of {counts[name]} hold NaN or infinity in {name}.")
+            raise ValueError(f"`{argument}` must be finite; {bad} of {counts[name]} hold NaN or infinity in {name}.")
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        raise ValueError(f"`particles` must have the same number along the leading axis of every leaf, got {listed}.")
+        raise ValueError(f"`{argument}` must have the same number along the leading axis of every leaf, got {listed}.")
     n = next(iter(counts.values()))
     if n == 0:
-        raise ValueError("`particles` must hold at least one particle, got n = 0.")
+        raise ValueError(f"`{argument}` must hold at least one particle, got n = 0.")
     return n
 
 
-def _dtype(leaf: Any, name: str) -> Any:
+def too_coarse(values: np.ndarray, dtype: Any) -> np.ndarray:
+    """Which coordinates of (n, d) values have a standard deviation of less than 100 spacings of numbers in `dtype`."""
+    sds = np.std(np.asarray(values, np.float64), axis=0)
+    spacings = np.asarray(np.spacing(np.max(np.abs(values), axis=0).astype(dtype)), np.float64)
+    return (sds < _SPACINGS * spacings) & (sds > 0)
+
+
+def _dtype(leaf: Any, name: str, argument: str = "particles") -> Any:
     dtype = getattr(leaf, "dtype", None)
     if dtype is None:
         raise ValueError(
-            f"`particles` must be a pytree of arrays; {name or 'it'} is a {type(leaf).__name__}. Make lists of numbers "
-            "an array first: `jnp.asarray(particles)`."
+            f"`{argument}` must be a pytree of arrays; {name or 'it'} is a {type(leaf).__name__}. Make lists of "
+            f"numbers an array first: `jnp.asarray({argument})`."
         )
     if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"`particles` must be floating point; {name or 'the array'} has dtype {dtype}.")
+        raise ValueError(f"`{argument}` must be floating point; {name or 'the array'} has dtype {dtype}.")
     return jax.dtypes.canonicalize_dtype(dtype)

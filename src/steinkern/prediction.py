@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Inexact, Shaped
 
-from ._types import Batch, PyTree, check_callable, check_count
-from .arguments import as_data
+from ._types import Batch, PyTree, check_callable, check_count, is_concrete, is_real_number
+from .arrays import as_data, as_labels
 from .likelihood import AbstractLikelihood
 from .particles import merge
+from .programs import compiled
 from .target import batch_length
 from .wording import explained, shapes
 
@@ -20,15 +20,15 @@ from .wording import explained, shapes
 class Prediction:
     """A function of the parameters and of each row of some data, at every particle."""
 
-    values: Float[Array, "n rows ..."]
+    values: Shaped[Array, "n rows ..."]
     """The function itself: particles first, then rows, then the shape of its result."""
     level: float
     """The probability that the interval holds."""
 
     @property
-    def mean(self) -> Float[Array, "rows ..."]:
+    def mean(self) -> Inexact[Array, "rows ..."]:
         """The mean over the particles."""
-        return jnp.mean(self.values, axis=0)
+        return jnp.mean(self.values if jnp.iscomplexobj(self.values) else _as_floats(self.values), axis=0)
 
     @property
     def interval(self) -> tuple[Float[Array, "rows ..."], Float[Array, "rows ..."]]:
@@ -36,8 +36,9 @@ class Prediction:
 
         It is the uncertainty of the function alone; noise around it is the likelihood's.
         """
-        ends = jnp.asarray([(1 - self.level) / 2, (1 + self.level) / 2], self.values.dtype)
-        lower, upper = jnp.quantile(self.values, ends, axis=0)
+        values = _as_floats(self.values)
+        ends = jnp.asarray([(1 - self.level) / 2, (1 + self.level) / 2], values.dtype)
+        lower, upper = jnp.quantile(values, ends, axis=0)
         return lower, upper
 
     def log_density(self, likelihood: Any, labels: Any) -> Float[Array, " rows"]:
@@ -49,14 +50,26 @@ class Prediction:
         """
         if not isinstance(likelihood, AbstractLikelihood):
             raise ValueError(f"`likelihood` must be a likelihood such as `steinkern.Bernoulli()`, got {likelihood!r}.")
-        labels = jax.tree.map(jnp.asarray, labels)
+        labels = as_labels(labels)
         n, rows = self.values.shape[:2]
-        if batch_length(labels) != rows:
-            raise ValueError(f"`labels` must hold one label for each of the {rows} rows, got {batch_length(labels)}.")
-        return _log_density(likelihood, self.values.reshape(n, rows, -1), labels)
+        given = batch_length(labels, "labels")
+        if given != rows:
+            raise ValueError(f"`labels` must hold one label for each of the {rows} rows, got {given}.")
+        outputs = _as_floats(self.values).reshape(n, rows, -1)
+        likelihood.check(labels, outputs.shape[2])
+        expected = f"`labels` must be one a row, as `likelihood` takes them for {outputs.shape[2]} outputs"
+        with explained(f"{expected}, got {shapes(labels)}", "Were they meant for another likelihood?"):
+            return _log_density(likelihood, outputs, labels)
 
 
-@eqx.filter_jit
+def _as_floats(values: Array) -> Array:
+    """Values that have an order and fractions: truth values are 0 and 1, whole numbers become floating-point ones."""
+    if jnp.iscomplexobj(values):
+        raise ValueError(f"`function` must give real numbers for quantiles and densities, got {values.dtype}.")
+    return values if jnp.issubdtype(values.dtype, jnp.floating) else values.astype(jnp.result_type(float))
+
+
+@compiled
 def _log_density(likelihood: AbstractLikelihood, outputs: Float[Array, "n rows k"], labels: Any) -> Array:
     one_particle = jax.vmap(likelihood.log_prob)
     log_probabilities = jax.vmap(one_particle, (0, None))(outputs, labels)
@@ -74,8 +87,8 @@ def predict(
 ) -> Prediction:
     """`function(parameters, row)` at every particle and row; see `Result.predict`."""
     check_callable("function", function, "a function of the parameters and one row of `data`")
-    if not 0 < level < 1:
-        raise ValueError(f"`level` must lie between 0 and 1, got {level}.")
+    if not (is_concrete(level) and is_real_number(level) and 0 < level < 1):
+        raise ValueError(f"`level` must lie between 0 and 1, got {level!r}.")
     if batch_size is not None:
         check_count("batch_size", batch_size)
     data = as_data(data)
@@ -86,7 +99,7 @@ def predict(
     return Prediction(values, level)
 
 
-@eqx.filter_jit
+@compiled
 def _values(function: Any, particles: PyTree, shared: PyTree, data: Batch, batch_size: int) -> Array:
     def at_row(row: PyTree) -> Array:
         return jax.vmap(lambda particle: jnp.asarray(function(merge(particle, shared), row)))(particles)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import PyTree, Scalar, Vector, as_number, is_concrete, like
+from ._types import PyTree, Scalar, Vector, is_concrete, like
 from .particles import Layout
 
 
@@ -38,6 +38,23 @@ class AbstractSupport(eqx.Module):
         """Whether `value` lies inside; checked for the first particles, before anything runs."""
 
 
+def _bound(name: str, value: Any) -> Any:
+    """A bound: a finite real number, or an array of them; traced ones pass."""
+    if not is_concrete(value):
+        return value
+    try:
+        numbers = np.asarray(value)
+    except (TypeError, ValueError):
+        numbers = np.asarray(None)
+    real = jnp.issubdtype(numbers.dtype, np.floating) or jnp.issubdtype(numbers.dtype, np.integer)
+    if not (real and np.all(np.isfinite(numbers.astype(np.float64)))):
+        raise ValueError(
+            f"`{name}` must be a finite number, got {value!r}. Without a bound on a side use `greater_than`, "
+            "`less_than` or `real`."
+        )
+    return value if isinstance(value, jax.Array) else numbers.astype(np.float64)
+
+
 class Real(AbstractSupport):
     """No constraint."""
 
@@ -57,7 +74,7 @@ class Real(AbstractSupport):
 class GreaterThan(AbstractSupport):
     """(lower, ∞), by lower + exp(u)."""
 
-    lower: Any = eqx.field(converter=as_number)
+    lower: Any = eqx.field(converter=lambda value: _bound("lower", value))
 
     def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
         return like(self.lower, free) + jnp.exp(free)
@@ -75,7 +92,7 @@ class GreaterThan(AbstractSupport):
 class LessThan(AbstractSupport):
     """(−∞, upper), by upper − exp(u)."""
 
-    upper: Any = eqx.field(converter=as_number)
+    upper: Any = eqx.field(converter=lambda value: _bound("upper", value))
 
     def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
         return like(self.upper, free) - jnp.exp(free)
@@ -93,12 +110,11 @@ class LessThan(AbstractSupport):
 class Interval(AbstractSupport):
     """(lower, upper), by the logistic function."""
 
-    lower: Any = eqx.field(converter=as_number)
-    upper: Any = eqx.field(converter=as_number)
+    lower: Any = eqx.field(converter=lambda value: _bound("lower", value))
+    upper: Any = eqx.field(converter=lambda value: _bound("upper", value))
 
     def __check_init__(self) -> None:
-        bounds = (self.lower, self.upper)
-        if all(hasattr(bound, "dtype") and is_concrete(bound) for bound in bounds) and np.any(self.lower >= self.upper):
+        if is_concrete(self.lower) and is_concrete(self.upper) and np.any(self.lower >= self.upper):
             raise ValueError(f"`lower` must be below `upper`, got {self.lower} and {self.upper}.")
 
     def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -208,7 +224,10 @@ class AbstractSpace(eqx.Module):
 
     @abc.abstractmethod
     def check(self, particles: PyTree, argument: str = "particles") -> None:
-        """Raise where a leaf of the batch of `particles` lies outside its support; `argument` names them."""
+        """Raise where a leaf of the batch of `particles` lies outside its support; `argument` names them.
+
+        Leaves that are traced pass.
+        """
 
 
 class Space(AbstractSpace):
@@ -261,7 +280,7 @@ class Space(AbstractSpace):
     def check(self, particles: PyTree, argument: str = "particles") -> None:
         leaves = self.layout.structure.flatten_up_to(particles)
         for name, rule, leaf in zip(self.layout.names, self.supports, leaves, strict=True):
-            if not rule.contains(np.asarray(leaf)):
+            if is_concrete(leaf) and not rule.contains(np.asarray(leaf)):
                 raise ValueError(
                     f"`{argument}` must lie inside their support; {name or 'the array'} has values outside "
                     f"{_described(rule)}. Give them in the parameters' own, constrained coordinates."

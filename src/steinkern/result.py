@@ -8,24 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._types import Batch, Key, Points, PyTree, check_count
+from ._types import Batch, KeyLike, Points, PyTree, SteinWarning, check_count, warn_caller
+from .arrays import as_concrete_key, as_data
 from .description import described
 from .files import environment
 from .interop.arviz import from_groups
-from .particles import Layout
+from .particles import Layout, too_coarse
 from .prediction import Prediction, predict
+from .programs import compiled
 from .report import Frames, Record, Trace, write_report
 from .report.facts import target_name
 from .report.record import RECORD_PARTICLES, by_name, chosen_lines, discrepancy, shared_in_words
 from .sampler import AbstractSampler
 from .target import AbstractTarget
+from .verdict import Verdict, not_judged
+from .wording import explained
 
 
 class Status(enum.Enum):
@@ -93,8 +96,10 @@ class Result:
 
     particles: PyTree
     """The particles: the structure of the initial ones, with a leading particle axis, in their own coordinates."""
-    points: Float[Array, "n d"]
-    """The same as one (n, d) array of unconstrained coordinates, in which the sampler works."""
+    points: Float[Array, "n d"] | Float[np.ndarray, "n d"]
+    """The same as one (n, d) array of unconstrained coordinates, in which the sampler works.
+
+    Those of `sample` are NumPy arrays in double precision, as its particles are."""
     status: Status
     message: str
     num_steps: int
@@ -109,6 +114,10 @@ class Result:
     """The options of `fit` as JSON: batch size, recording, tolerance, the shapes of the data, the key."""
     warnings: tuple[str, ...] = ()
     """What `SteinWarning` said of the run."""
+    verdict: Verdict = field(default=not_judged(""), kw_only=True)
+    """What the end of `fit` says of the particles as draws of the target."""
+    failed_checks: tuple[str, ...] = field(default=(), kw_only=True)
+    """Errors of the checks at the end of a run themselves, which are not raised; for reports of bugs."""
 
     _chains: ClassVar[bool] = False
     _flow: ClassVar[str] = ""
@@ -122,11 +131,31 @@ class Result:
 
     def scores(self, data: Batch = None) -> Points:
         """∇log p at the particles, in unconstrained coordinates; give the (full) data where the target has data."""
-        data = jax.tree.map(jnp.asarray, data)
+        data = as_data(data)
         self.target.check_data(data, None)
-        return self.target.scores(self.points, data)
+        with explained("`data` must be as `fit` had them", "Were they meant for another target?"):
+            return self.target.scores(self.points_in_jax(), data)
 
-    def resample(self, key: Key, num_particles: int, *, replace: bool = False) -> "Result":
+    def points_in_jax(self) -> Points:
+        """The points as a JAX array, in JAX's precision, with a warning where that is too coarse for their spread."""
+        self._warn_of_rounding()
+        return jnp.asarray(self.points)
+
+    def _warn_of_rounding(self) -> None:
+        kept, now = np.dtype(self.points.dtype), np.dtype(jax.dtypes.canonicalize_dtype(self.points.dtype))
+        if now.itemsize >= kept.itemsize or len(self.points) < 2:
+            return
+        coarse = np.flatnonzero(too_coarse(np.asarray(self.points), now))
+        if len(coarse):
+            names = Layout.of(jax.tree.map(lambda leaf: leaf[0], self.particles)).coordinate_names()
+            which = repr(names[coarse[0]]) if len(names) == self.points.shape[1] else f"coordinate {coarse[0]}"
+            others = f" and {len(coarse) - 1} more" if len(coarse) > 1 else ""
+            warn_caller(SteinWarning(
+                f"{now.name} is too coarse for these particles: {which}{others} varies by less than 100 spacings of "
+                "its numbers, so that rounding shows. Enable x64, or shift and rescale the parameter.", self,
+            ))  # fmt: skip
+
+    def resample(self, key: KeyLike, num_particles: int, *, replace: bool = False) -> "Result":
         """The same result with `num_particles` of its particles, drawn at random.
 
         A fit that goes on from it begins with a fresh sampler's state.
@@ -144,11 +173,19 @@ class Result:
                 f"`num_particles` must be at most the {n} particles there are, got {num_particles}. Give "
                 "`replace=True` to draw some of them more than once."
             )
-        rows = jr.choice(key, n, (num_particles,), replace=replace)
+        if not isinstance(replace, bool | np.bool_):
+            raise ValueError(f"`replace` must be True or False, got {replace!r}.")
+        rows = jr.choice(as_concrete_key(key), n, (num_particles,), replace=bool(replace))
+        return self._with_rows(np.asarray(rows))
+
+    def _with_rows(self, rows: np.ndarray) -> "Result":
         particles = jax.tree.map(lambda leaf: leaf[rows], self.particles)
-        recorded = jax.tree.map(lambda leaf: leaf[:, np.asarray(rows)], self.history.particles)
+        recorded = jax.tree.map(lambda leaf: leaf[:, rows], self.history.particles)
         history = dataclasses.replace(self.history, particles=recorded)
-        return dataclasses.replace(self, particles=particles, points=self.points[rows], history=history, loop=None)
+        verdict = not_judged("particles were drawn from those of a run")
+        return dataclasses.replace(
+            self, particles=particles, points=self.points[rows], history=history, loop=None, verdict=verdict
+        )
 
     def predict(self, function: Any, data: Batch, *, level: float = 0.9, batch_size: int | None = None) -> Prediction:
         """What the particles say of every row of `data`: mean, interval and, with labels, log predictive density.
@@ -166,13 +203,14 @@ class Result:
             level: the probability that the interval holds.
             batch_size: evaluate so many rows at once, where all would take too much memory.
         """
-        return predict(function, self.particles, self.shared, data, level, batch_size)
+        self._warn_of_rounding()
+        return predict(function, jax.tree.map(jnp.asarray, self.particles), self.shared, data, level, batch_size)
 
     def to_arviz(
         self,
         data: Batch = None,
         *,
-        key: Key | None = None,
+        key: KeyLike | None = None,
         observed: Mapping[str, Any] | None = None,
         predictive: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -189,11 +227,11 @@ class Result:
             observed: named observations; those of a NumPyro or PyMC model are known.
             predictive: named predictive draws with a leading particle axis, in place of drawing them by `key`.
         """
-        data = jax.tree.map(jnp.asarray, data)
+        data = as_data(data)
         self.target.check_data(data, None)
         return from_groups(
-            posterior=self.target.sites(self.particles),
-            sample_stats={"lp": _log_densities(self.target, self.points, data)},
+            posterior=self._sites(),
+            sample_stats={"lp": self._log_densities(data)},
             observed_data=self.target.observed() if observed is None else observed,
             posterior_predictive=self._predictive(key, predictive),
             attributes={
@@ -202,6 +240,7 @@ class Result:
                 "status": self.status.value,
                 "message": self.message,
                 "num_steps": self.num_steps,
+                "check": self.verdict.sentence(),
             },
         )
 
@@ -212,7 +251,7 @@ class Result:
         *,
         title: str | None = None,
         coordinates: Sequence[str] | None = None,
-        key: Key | None = None,
+        key: KeyLike | None = None,
         observed: Mapping[str, Any] | None = None,
         predictive: Mapping[str, Any] | None = None,
     ) -> Path:
@@ -233,7 +272,7 @@ class Result:
             observed: named observations; those of a NumPyro or PyMC model are known.
             predictive: named predictive draws with a leading particle axis, in place of drawing them by `key`.
         """
-        data = jax.tree.map(jnp.asarray, data)
+        data = as_data(data)
         if data is not None:
             self.target.check_data(data, None)
         draws = self._predictive(key, predictive)
@@ -256,7 +295,7 @@ class Result:
             num_particles=len(self.points),
             settings=settings,
             versions=environment(),
-            sites={name: np.asarray(values) for name, values in self.target.sites(self.particles).items()},
+            sites={name: np.asarray(values) for name, values in self._sites().items()},
             drawn=by_name(self.particles),
             frames=None if recorded is None else Frames(history.step[kept], by_name(recorded)),
             traces={
@@ -266,6 +305,7 @@ class Result:
                 "step size": Trace(history.step, history.step_size),
             },
             advice=self.warnings,
+            check=self.verdict.sentence(),
             shared=shared_in_words(self.shared),
             observed=seen,
             predictive=draws,
@@ -273,6 +313,14 @@ class Result:
             chains=self._chains,
         )
         return write_report(record, directory, coordinates=coordinates)
+
+    def _sites(self) -> dict[str, Any]:
+        """Named quantities at the particles, these in the precision in which they are held."""
+        return {**self.target.sites(self.particles), **by_name(self.particles)}
+
+    def _log_densities(self, data: Batch) -> Any:
+        """The log density at every particle, in unconstrained coordinates."""
+        return _log_densities(self.target, self.points_in_jax(), data)
 
     def _described(self) -> Mapping[str, Any]:
         """What was run, as JSON: for the page."""
@@ -287,12 +335,14 @@ class Result:
             return Trace(nothing, nothing, "It needs the data: give them as `result.report(directory, data)`.")
         if recorded is None or self.shared is not None:
             why = "What the particles share was another at earlier steps." if recorded is not None else self._no_flow
-            return discrepancy(self.target, self.points[None], np.array([self.num_steps]), data, why)
+            return discrepancy(self.target, self.points_in_jax()[None], np.array([self.num_steps]), data, why)
+        self._warn_of_rounding()
         return discrepancy(self.target, _unconstrained(self.target, recorded), step, data, "")
 
-    def _predictive(self, key: Key | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _predictive(self, key: KeyLike | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
         """Draws of what might have been observed, by name: the target's own, and those that are given."""
-        drawn = {} if key is None else self.target.predictive(key, self.particles)
+        particles = jax.tree.map(jnp.asarray, self.particles)
+        drawn = {} if key is None else self.target.predictive(as_concrete_key(key), particles)
         if key is not None and not drawn:
             raise ValueError(
                 "`key` draws from the predictive distribution of a NumPyro or PyMC model, and this target is none. "
@@ -310,8 +360,11 @@ class Result:
         return draws
 
     def summary(self) -> str:
-        """A table of mean, standard deviation and quantiles for every coordinate of the parameters."""
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self.particles)]
+        """A table of mean, standard deviation and quantiles of every coordinate, how the run ended, and its verdict.
+
+        The numbers are computed in double precision, whatever the particles are held in.
+        """
+        leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(self.particles)]
         values = np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
         names = Layout.of(jax.tree.map(lambda leaf: leaf[0], self.particles)).coordinate_names()
         width = max(len("parameter"), *map(len, names))
@@ -320,15 +373,16 @@ class Result:
             numbers = [column.mean(), column.std(), *np.quantile(column, [0.05, 0.5, 0.95])]
             lines.append(f"{name:<{width}} " + " ".join(f"{number:>10.4g}" for number in numbers))
         lines.append(f"{len(self.points)} particles, {self.num_steps} steps, {self.status.value}: {self.message}")
-        return "\n".join(lines)
+        checked = self.verdict.sentence()
+        return "\n".join([*lines, checked] if checked else lines)
 
 
-@eqx.filter_jit
+@compiled
 def _log_densities(target: AbstractTarget, points: Points, data: Batch) -> Float[Array, " n"]:
     return target.log_densities(points, data)
 
 
-@eqx.filter_jit
+@compiled
 def _unconstrained(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k n d"]:
     assert target.space is not None
     return jax.vmap(jax.vmap(target.space.unconstrain))(recorded)

@@ -13,7 +13,8 @@ from ._types import Batch, Key, Points
 from .guard import Trouble, looker, mended, moved_back
 from .history import Record, Recorder, most_lines
 from .hosts import on_host
-from .loop import LoopState, Options, advance
+from .identity import ProgramHasher
+from .loop import LoopState, Options, advance, first_loop
 from .sampler import AbstractSampler
 from .target import AbstractTarget
 
@@ -107,6 +108,38 @@ class Run:
                 self.loop, outside = loop, 0
                 self.recorder.amend(on_host(loop.state.points))
         return outside
+
+    def digests(self, programs: ProgramHasher) -> dict[str, str]:
+        """What the run computes: a digest for each of its parts, traced on the shapes at hand and not compiled.
+
+        Args:
+            programs: where the parts are traced; afterwards it says what could not be told.
+        """
+        points = self.loop.state.points
+        batch = jax.eval_shape(lambda data: self.target.batch(data, self.batch_size), self.data)
+
+        def values(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Array, Array | None]:
+            scores = target.scores(points, batch) if self.sampler.differentiates else None
+            return target.log_densities(points, batch), scores
+
+        def temper(tempering: Callable[[Array], Array], step: Array) -> Array:
+            return tempering(step)
+
+        def take(
+            sampler: AbstractSampler, target: AbstractTarget, tempering: Any, key: Key, data: Batch, loop: LoopState
+        ) -> Any:
+            return advance(
+                key, sampler, target, tempering, data, loop, jnp.asarray(1), self._options, self.batch_size,
+                self.capacity, self.record_particles,
+            )  # fmt: skip
+
+        own = (self.sampler, self.target)
+        digests = {"target": programs.digest(values, (self.target,), (points, batch))}
+        if self.tempering is not None:
+            digests["tempering"] = programs.digest(temper, (self.tempering,), (self.loop.step,))
+        digests["first state"] = programs.digest(first_loop, own, (points, batch, self.loop.step))
+        digests["step"] = programs.digest(take, (*own, self.tempering), (self.key, self.data, self.loop))
+        return digests
 
     def _advanced(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Record]:
         return advance(

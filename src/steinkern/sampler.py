@@ -63,6 +63,11 @@ class AbstractSampler(eqx.Module):
         """Whether the particles keep one another apart, so that their spread is meant to be the target's."""
         return True
 
+    @property
+    def samples_target(self) -> bool:
+        """Whether the particles are meant as draws of the target, so that they can be checked against it."""
+        return True
+
     def coupling(self, state: Any, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
         """The kernel of the next step, where its numbers may be such that particles do not feel one another."""
         return None

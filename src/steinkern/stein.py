@@ -9,10 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ._types import Batch, Key, Points, as_number, check_callable, check_choice, check_positive, times
+from ._types import (
+    Batch,
+    Key,
+    Points,
+    as_number,
+    check_callable,
+    check_choice,
+    check_positive,
+    is_concrete,
+    is_real_number,
+    times,
+)
+from .arrays import as_array, as_points
 from .curvature import AbstractCurvature
 from .kernel_rule import AbstractKernelRule, Averaged, MetricSettings, MixtureAt, Plain
-from .matrix_kernel import AbstractMatrixKernel, as_matrix_kernel, tilted_velocity
+from .matrix_kernel import AbstractMatrixKernel, as_matrix_kernel, check_scalar_kernel, tilted_velocity
 from .metric import AbstractMetric, DiagonalMetric
 from .mixture import Weighting
 from .newton import newton_velocity
@@ -113,8 +125,8 @@ class SVN(AbstractSampler):
         curvature: H(x). The matrices H̃_i add rank-one terms, so a structured operator is used as a dense matrix here.
         kernel: a radial scalar kernel.
         optimiser: the step rule.
-        metric: "mean" measures the kernel's distances in the mean curvature, as Detommaso et al. do; "identity" in the
-            coordinates as they are.
+        metric: "mean" measures the kernel's distances in the mean curvature; "identity" in the coordinates as they
+            are. With "mean" and the fixed bandwidth d, `RBF(d)`, it is the scaled Hessian kernel of Detommaso et al.
         damping: of the solves, relative to the scale of each H̃_i.
     """
 
@@ -216,10 +228,9 @@ def matrix_svgd(
             if not default:
                 raise ValueError(f"`{name}` belongs to kind 'mixture', got it with kind 'average'.")
         return SVGD(Averaged(curvature, base, settings, per_block=per_block), as_optimiser(optimiser))
-    number = int(anchors) if isinstance(anchors, int | np.integer) else None
-    places = None if anchors is None or number is not None else jnp.asarray(anchors)
-    if places is not None and (places.ndim != 2 or not places.shape[0]):
-        raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {places.shape}.")
+    counted = isinstance(anchors, int | np.integer) and not isinstance(anchors, bool)
+    number = int(anchors) if counted else None
+    places = None if anchors is None or number is not None else _as_anchors(anchors)
     rule = MixtureAt(curvature, base, places, number, own_share, temperature, weighting, settings, per_block)
     return SVGD(rule, as_optimiser(optimiser))
 
@@ -243,9 +254,19 @@ def svn(
     """Stein variational Newton; see `SVN` for the arguments."""
     if not isinstance(curvature, AbstractCurvature):
         raise ValueError(f"`curvature` must be a curvature such as `Hessian()`, got {curvature!r}.")
-    if kernel is not None and not isinstance(kernel, AbstractScalarKernel):
-        raise ValueError(f"`kernel` must be a radial scalar kernel such as `RBF()` or `IMQ()`, got {kernel!r}.")
+    if kernel is not None:
+        check_scalar_kernel("kernel", kernel)
     return SVN(curvature, RBF() if kernel is None else kernel, as_optimiser(optimiser), metric, damping)
+
+
+def _as_anchors(anchors: Any) -> Points:
+    places = as_array("anchors", anchors)
+    if places.ndim != 2:
+        raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {places.shape}.")
+    places = as_points("anchors", places)
+    if is_concrete(places) and not bool(jnp.all(jnp.isfinite(places))):
+        raise ValueError("`anchors` must be finite, got NaN or infinity among them.")
+    return places
 
 
 def _is_one(value: Any) -> bool:
@@ -256,8 +277,12 @@ def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
     """An optax optimiser as it is; a number, or a schedule, as Adagrad's learning rate; `None` as the default."""
     if optimiser is None:
         return _adagrad(0.3)
-    if isinstance(optimiser, int | float):
+    if isinstance(optimiser, bool):
+        raise ValueError(f"`optimiser` must be a positive number, got {optimiser!r}.")
+    if is_real_number(optimiser):
         check_positive("optimiser", optimiser)
+        if not is_concrete(optimiser):  # many learning rates at once, under `vmap`
+            return optax.adagrad(optimiser, initial_accumulator_value=0.0)
         return _adagrad(float(optimiser))
     if callable(optimiser) and _is_schedule(optimiser):
         return _adagrad(optimiser)
@@ -274,7 +299,7 @@ def _is_schedule(function: Any) -> bool:
         value = function(0)
     except Exception:
         return False
-    return isinstance(value, int | float | jax.Array | np.ndarray | np.generic) and jnp.ndim(value) == 0
+    return is_real_number(value)
 
 
 @cache

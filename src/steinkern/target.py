@@ -26,6 +26,7 @@ from ._types import (
     check_callable,
     check_positive,
     is_concrete,
+    is_real_number,
     like,
 )
 from .particles import merge
@@ -38,7 +39,8 @@ class AbstractTarget(eqx.Module):
     """log p(x) = power × [ log base(x) + (N/b) Σ_batch log-likelihood(x, example) ], up to a constant.
 
     `base` is the prior times the Jacobian of the constraints. `power` is the tempering exponent, 1 unless a schedule
-    sets it. The factor N/b that makes minibatches unbiased is applied here and nowhere else.
+    sets it; it tempers the density of the unconstrained x, Jacobian included. The factor N/b that makes minibatches
+    unbiased is applied here and nowhere else.
     """
 
     space: eqx.AbstractVar[AbstractSpace | None]
@@ -82,15 +84,22 @@ class AbstractTarget(eqx.Module):
         rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data), "int32")
         return jax.tree.map(lambda leaf: leaf[rows], data)
 
-    def sites(self, particles: PyTree) -> dict[str, Array]:
+    def sampled_rows(self, data: Batch, batch_size: int | None) -> dict[str, tuple[int, int]]:
+        """For whatever a step sees a part of: how many rows it has, and how many a step draws; empty without such."""
+        return {} if batch_size is None or data is None else {"data": (batch_length(data), batch_size)}
+
+    def batch_of(self, data: Batch, rows: dict[str, Array]) -> Batch:
+        """The batch that holds the rows with these numbers, by the names of `sampled_rows`."""
+        return jax.tree.map(lambda leaf: leaf[rows["data"]], data)
+
+    def sites(self, particles: PyTree) -> dict[str, Any]:
         """Named quantities at a batch of particles: the leaves of the parameters, each by its path.
 
         Targets made from models of other libraries add what those models call deterministic sites.
         """
         paths, _ = jax.tree_util.tree_flatten_with_path(particles)
-        return {
-            jax.tree_util.keystr(path, simple=True, separator=".") or "x": jnp.asarray(leaf) for path, leaf in paths
-        }
+        named = {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
+        return {name: leaf if isinstance(leaf, np.ndarray) else jnp.asarray(leaf) for name, leaf in named.items()}
 
     def observed(self) -> dict[str, Array]:
         """The named observations, where the target knows them: targets made from models of other libraries do."""
@@ -107,7 +116,10 @@ class AbstractTarget(eqx.Module):
         )
 
     def tempered(self: Target, power: Any) -> Target:
-        """The target p^power."""
+        """The target p^power, where p is the density in unconstrained coordinates.
+
+        It includes the Jacobian of the constraints: with some, this is not the power of the parameters' own density.
+        """
         return eqx.tree_at(lambda target: target.power, self, as_number(power))
 
     def sharing(self: Target, shared: PyTree) -> Target:
@@ -143,8 +155,13 @@ class AbstractTarget(eqx.Module):
         return like(self.power, vector) * (self.log_base(vector) + likelihood)
 
     def score(self, vector: Vector, batch: Batch = None) -> Vector:
-        """∇log p."""
-        return jax.grad(self.log_density)(vector, batch)
+        """∇log p; NaN where log p is not finite, though automatic differentiation may have a number there.
+
+        `jnp.where(inside, log_p, jnp.nan)` has a finite gradient outside. A particle that follows it would never be
+        noticed, so that a score exists only where the density does.
+        """
+        value, gradient = jax.value_and_grad(self.log_density)(vector, batch)
+        return jnp.where(jnp.isfinite(value), gradient, jnp.nan)
 
     @jax.named_scope("score")
     def scores(self, points: Points, batch: Batch = None) -> Points:
@@ -236,11 +253,11 @@ class Posterior(AbstractTarget):
     def __check_init__(self) -> None:
         check_callable("log_prior", self.log_prior, "a function of the parameters")
         check_callable("log_likelihood", self.log_likelihood, "a function of the parameters and one example")
-        if isinstance(self.num_data, str | bytes | list | tuple | dict | None):
-            raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data!r}.")
-        if hasattr(self.num_data, "dtype"):
+        if is_concrete(self.num_data):
+            if not is_real_number(self.num_data):
+                raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data!r}.")
             check_positive("num_data", self.num_data)
-            if is_concrete(self.num_data) and self.num_data != np.round(self.num_data):
+            if self.num_data != np.round(self.num_data):
                 raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data}.")
 
     @property
@@ -279,12 +296,12 @@ def as_target(target: Any) -> AbstractTarget:
     return LogDensity(target)
 
 
-def batch_length(batch: Batch) -> int:
+def batch_length(batch: Batch, name: str = "data") -> int:
     """The number of rows of a batch: the common length of its leaves' leading axes."""
     shapes = [np.shape(leaf) for leaf in jax.tree_util.tree_leaves(batch)]
     lengths = {shape[0] for shape in shapes if shape}
     if len(lengths) != 1 or () in shapes:
-        raise ValueError(f"`data` must be arrays with one common leading axis (the examples), got shapes {shapes}.")
+        raise ValueError(f"`{name}` must be arrays with one common leading axis (the examples), got shapes {shapes}.")
     return lengths.pop()
 
 

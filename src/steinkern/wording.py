@@ -21,7 +21,7 @@ def explained(expected: str, way_out: str) -> Iterator[None]:
         yield
     except (JAXTypeError, JAXIndexError):  # a value asked of what is traced: JAX says it best
         raise
-    except (TypeError, ValueError, IndexError, KeyError) as error:
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         if str(error).startswith("`"):  # one of ours, which says what to do
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -7,7 +7,9 @@ Four stages, each with rules of its own that are written down with their evidenc
 3. `control`: means and variances from what the chains saw, with Stein's identity against their noise;
 4. `placing`: the particles, as support points of the draws that have these means and variances.
 
-`quality` says what is known of the end, and what is not to be trusted.
+`stages` runs them. `quality` says what is known of the end and what is not to be trusted, `properness` whether there is
+a posterior at all, and `other_parts` looks for mass that the chains do not reach. `precision` and `closures` see to
+double precision within a program that may not use it.
 """
 
 from .quality import Cost as Cost

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -12,6 +11,7 @@ from jaxtyping import Array
 from .._types import Batch, Key, Points, Scalar, like
 from ..hamiltonian import ChainState, Hamiltonian
 from ..metric import AbstractMetric, DenseMetric
+from ..programs import compiled
 from ..sampler import Info
 from ..target import AbstractTarget
 from .gaussian import Precision, metric_of
@@ -30,6 +30,7 @@ class Draws(NamedTuple):
     scores: Any
     acceptance: Any
     leaps: Any
+    outside: Any
     info: Info
 
     @property
@@ -41,6 +42,11 @@ class Draws(NamedTuple):
     def gradients(self) -> int:
         """Gradients at single points: all chains leap, half of them jump."""
         return int(np.sum(self.leaps)) * self.acceptance.shape[1] + len(self.leaps) * (self.acceptance.shape[1] // 2)
+
+    @property
+    def jumps_outside(self) -> float:
+        """The share of jumps that led to where the log density is not finite."""
+        return float(np.sum(self.outside)) / max(1, len(self.leaps) * (self.acceptance.shape[1] // 2))
 
     def thinned(self, every: int) -> "Draws":
         """One draw of so many."""
@@ -54,7 +60,7 @@ class Draws(NamedTuple):
 
 
 def _draw(state: ChainState, info: Info) -> Draws:
-    return Draws(state.points, state.log_densities, state.scores, state.acceptance, state.leaps, info)
+    return Draws(state.points, state.log_densities, state.scores, state.acceptance, state.leaps, state.outside, info)
 
 
 def joined(parts: list[Draws]) -> Draws:
@@ -62,7 +68,7 @@ def joined(parts: list[Draws]) -> Draws:
     return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
 
 
-@eqx.filter_jit
+@compiled
 def one_round(
     key: Key, target: AbstractTarget, sampler: Hamiltonian, state: ChainState, batch: Batch, rate: Scalar
 ) -> tuple[ChainState, Scalar, Draws]:
@@ -93,7 +99,7 @@ def measured_metric(draws: Draws, precision: Precision) -> AbstractMetric:
     return _metric(points, precision)
 
 
-@eqx.filter_jit
+@compiled
 def _metric(points: Points, precision: Precision) -> AbstractMetric:
     n, d = points.shape
     centred = points - jnp.mean(points, axis=0, keepdims=True)

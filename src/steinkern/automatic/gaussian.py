@@ -1,13 +1,12 @@
 """From a bad start to the typical set: the Gaussian nearest to the target, by Newton's method on clouds of points.
 
 The nearest Gaussian N(m, P⁻¹) in the sense of Kullback and Leibler satisfies E[∇log p] = 0 and P = E[−∇²log p], with
-expectations under itself: it is where SVGD with the kernel 1 + xᵀy comes to rest. A mode need not exist or be near any
-mass (a centred hierarchy is densest where its width is 0); this Gaussian is where the mass is.
+expectations under itself: a Gaussian cloud moved by SVGD with the kernel 1 + xᵀy comes to rest there. A mode need not
+exist or be near any mass (a centred hierarchy is densest where its width is 0); this Gaussian is where the mass is.
 """
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -15,12 +14,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._types import Batch, Key, Points, Scalar, Vector
 from ..metric import AbstractMetric, DenseMetric, DiagonalMetric
+from ..programs import compiled
 from ..target import AbstractTarget
 
 DENSE_DIMENSIONS = 200
 """Up to so many, curvature is the exact Hessian; beyond, its diagonal by random probes."""
 _MOST_ROUNDS = 100
 _ENOUGH = 0.01  # nats a round: the chains do the rest
+_UPWARDS = 0.1  # of the present precision: curvature that noise does not turn upwards
 _GROWTH = 16.0  # of a variance in one round: what is flat here may not be flat there
 _STEPS = 12  # lengths that are tried at once, each half the one before
 _SHRINKS = 20  # first clouds that are tried at once, each a quarter of the one before
@@ -38,6 +39,8 @@ class Gaussian(NamedTuple):
     """The evidence lower bound, up to a constant: log of the target's mass, less the distance to the Gaussian."""
     rounds: Int[Array, ""]
     settled: Bool[Array, ""]
+    widening: Bool[Array, ""]
+    """Whether directions along which the density curves upwards are widened, instead of what their size asks for."""
 
     @property
     def metric(self) -> AbstractMetric:
@@ -62,30 +65,36 @@ def even_noise(key: Key, n: int, d: int, dtype: Any) -> Points:
     return jnp.matmul(left * kept[None], right, precision="highest") * n**0.5
 
 
-@eqx.filter_jit
-def nearest_gaussian(target: AbstractTarget, start: Vector, noise: Points, batch: Batch = None) -> Gaussian:
+@compiled
+def nearest_gaussian(
+    target: AbstractTarget, start: Vector, noise: Points, batch: Batch = None, precision: Precision | None = None,
+    most_rounds: int = _MOST_ROUNDS,
+) -> Gaussian:  # fmt: skip
     """The Gaussian nearest to the target that is found from `start`, expectations being means over a cloud.
 
     A round moves mean and precision towards m + P̂⁻¹E[∇log p] and P̂ = |E[−∇²log p]|, absolute values being those of
-    eigenvalues relative to the present precision, by the best of 12 lengths for the evidence lower bound.
+    eigenvalues relative to the present precision, by the best of 12 lengths for the evidence lower bound. Where that
+    ends although the density curves upwards on average, no Gaussian is at rest: it is widened along such directions.
+    Where every length leads beyond an edge of the density, it ends as well.
 
     Args:
         target: bound to its space.
         start: where the log density is finite.
         noise: (n, d), see `even_noise`; always the same, so that every round improves one function.
         batch: the data.
+        precision: of the first cloud; by default that of the curvature at the start, or as many times that as it needs
+            for the cloud to have a finite log density.
+        most_rounds: after which it ends, settled or not.
     """
 
     def bound(mean: Vector, precision: Precision) -> Scalar:
-        metric = metric_of(precision)
-        points = mean[None] + jax.vmap(metric.unwhiten)(noise)
-        value = jnp.mean(target.log_densities(points, batch)) - metric.logdet() / 2
-        return jnp.where(jnp.isfinite(value), value, -jnp.inf)
+        return _bound(target, mean, metric_of(precision), noise, batch)
 
     def improve(now: Gaussian) -> Gaussian:
         metric, points = now.metric, now.cloud(noise)
-        drift = jnp.mean(target.scores(points, batch), axis=0)
-        wanted = _wanted(metric, _mean_curvature(target, points, noise, batch), now.precision)
+        drift = _mean_of_finite(jax.vmap(jax.grad(target.log_density), (0, None))(points, batch))
+        curvature = _mean_curvature(target, points, noise, batch)
+        wanted, least = _wanted(metric, curvature, now.precision, now.widening)
         move = metric_of(wanted).solve(drift)
 
         def at(share: Scalar) -> tuple[Vector, Precision, Scalar]:
@@ -97,20 +106,48 @@ def nearest_gaussian(target: AbstractTarget, start: Vector, noise: Points, batch
         best = jnp.argmax(bounds)
         gain = bounds[best] - now.bound
         better = gain > 0
+        # An edge in every direction: the bound is finite here and nowhere that a step leads.
+        ended = jnp.where(jnp.isfinite(bounds[best]), gain < _ENOUGH, jnp.isfinite(now.bound))
+        upwards = ended & ~now.widening & (least < -_UPWARDS)
         return Gaussian(
             jnp.where(better, means[best], now.mean),
             jnp.where(better, precisions[best], now.precision),
             jnp.maximum(bounds[best], now.bound),
             now.rounds + 1,
-            jnp.isfinite(bounds[best]) & (gain < _ENOUGH),
+            ended & ~upwards,
+            now.widening | upwards,
         )
 
-    first = _first_precision(target, start, batch)
-    scales = 4.0 ** jnp.arange(_SHRINKS, dtype=start.dtype)
+    first = _first_precision(target, start, batch) if precision is None else precision
+    scales = 4.0 ** jnp.arange(_SHRINKS if precision is None else 1, dtype=start.dtype)
     bounds = jax.vmap(lambda scale: bound(start, scale * first))(scales)
     best = jnp.argmax(bounds)
-    begin = Gaussian(start, scales[best] * first, bounds[best], jnp.zeros((), jnp.int32), jnp.asarray(False))
-    return jax.lax.while_loop(lambda now: ~now.settled & (now.rounds < _MOST_ROUNDS), improve, begin)
+    no = jnp.asarray(False)
+    begin = Gaussian(start, scales[best] * first, bounds[best], jnp.zeros((), jnp.int32), no, no)
+    return jax.lax.while_loop(lambda now: ~now.settled & (now.rounds < most_rounds), improve, begin)
+
+
+@compiled
+def bounds_at(
+    target: AbstractTarget, gaussian: Gaussian, mean: Vector, scales: Float[Array, " k"], noise: Points, batch: Batch
+) -> tuple[Float[Array, " k"], Vector]:
+    """The evidence lower bounds of Gaussians of this mean and so many times the standard deviations of a Gaussian.
+
+    And the point of the highest density among their clouds.
+    """
+    metric, d = gaussian.metric, gaussian.mean.shape[0]
+    steps = jax.vmap(metric.unwhiten)(noise)
+    points = mean[None, None] + scales[:, None, None] * steps[None]
+    values = jax.vmap(lambda cloud: target.log_densities(cloud, batch))(points)
+    bounds = jnp.mean(values, axis=1) - metric.logdet() / 2 + d * jnp.log(scales)
+    highest = jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))
+    return jnp.where(jnp.isfinite(bounds), bounds, -jnp.inf), points.reshape(-1, d)[highest]
+
+
+def _bound(target: AbstractTarget, mean: Vector, metric: AbstractMetric, noise: Points, batch: Batch) -> Scalar:
+    points = mean[None] + jax.vmap(metric.unwhiten)(noise)
+    value = jnp.mean(target.log_densities(points, batch)) - metric.logdet() / 2
+    return jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
 
 def evaluations(gaussian: Gaussian, n: int) -> tuple[int, int, int, int]:
@@ -165,18 +202,32 @@ def _mean_curvature(target: AbstractTarget, points: Points, noise: Points, batch
             return -sign * slope(point)
 
         found = jax.vmap(probed)(points, signs)
-    good = jnp.all(jnp.isfinite(found.reshape(len(points), -1)), axis=1).astype(found.dtype)
+    return _mean_of_finite(found)
+
+
+def _mean_of_finite(found: Float[Array, "n ..."]) -> Float[Array, "..."]:
+    good = jnp.all(jnp.isfinite(found.reshape(len(found), -1)), axis=1).astype(found.dtype)
     weights = good / jnp.maximum(jnp.sum(good), 1)
     return jnp.tensordot(weights, jnp.where(jnp.isfinite(found), found, 0), axes=1)
 
 
-def _wanted(metric: AbstractMetric, curvature: Precision, precision: Precision) -> Precision:
-    """The curvature made positive: its eigenvalues relative to the present precision, absolute and not too small."""
+def _wanted(
+    metric: AbstractMetric, curvature: Precision, precision: Precision, widening: Bool[Array, ""]
+) -> tuple[Precision, Scalar]:
+    """The curvature made positive, and the least of its eigenvalues relative to the present precision.
+
+    They are made absolute and not too small; where `widening`, negative ones are made as small as that.
+    """
     least = 1 / _GROWTH
+
+    def positive(values: Vector) -> Vector:
+        return jnp.where(widening & (values < 0), least, jnp.maximum(jnp.abs(values), least))
+
     if isinstance(metric, DiagonalMetric):
-        return precision * jnp.maximum(jnp.abs(curvature / precision), least)
+        relative = curvature / precision
+        return precision * positive(relative), jnp.min(relative)
     assert isinstance(metric, DenseMetric)
     turned = metric.inverse_root.T @ curvature @ metric.inverse_root
     values, vectors = jnp.linalg.eigh((turned + turned.T) / 2)
     back = metric.root.T @ vectors
-    return (back * jnp.maximum(jnp.abs(values), least)[None]) @ back.T
+    return (back * positive(values)[None]) @ back.T, values[0]

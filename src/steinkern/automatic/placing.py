@@ -1,6 +1,5 @@
 """From many draws to a handful of well-placed particles; all in coordinates in which the target is nearly round."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -8,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._types import Key, Matrix, Points, Vector
+from ..programs import compiled
 
 _DRAWS = 3000  # that particles are placed by
 MOST_PLACED = 500
@@ -15,7 +15,7 @@ MOST_PLACED = 500
 _TURNS = 60
 
 
-@eqx.filter_jit
+@compiled
 def placed(key: Key, draws: Float[Array, "m d"], num_particles: int) -> Points:
     """Particles that stand for the draws: their support points, or some of the draws where many are wanted.
 
@@ -38,7 +38,7 @@ def placed(key: Key, draws: Float[Array, "m d"], num_particles: int) -> Points:
     return jax.lax.scan(turn, first, None, length=_TURNS)[0]
 
 
-@eqx.filter_jit
+@compiled
 def with_moments(particles: Points, mean: Vector, covariance: Matrix) -> Points:
     """The particles moved by the affine map that turns least, so that they have this mean and covariance.
 

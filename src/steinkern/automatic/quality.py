@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,11 +11,13 @@ from jaxtyping import Array, Float
 
 from .._types import Key, Points
 from ..diagnostics import ksd2, stein_ratio
+from ..programs import compiled
 from .chains import Draws
 from .mixing import Mixing, drifting
 
 _DIRECTIONS = 64
 _APART = 1.2  # R-hat beyond which chains are told apart
+_RANKS_APART = 1.15  # the same of ranks: two places of which the smaller has a tenth of the chains
 _TAILS = 12.0  # the fourth moment, 3 for a Gaussian, beyond which a standard deviation is hard to know
 _NARROW = 0.5  # the acceptance that some chains have where others have 0.8 and more
 _SURE = 8.0  # standard errors, over as many coordinates as there are
@@ -82,7 +82,7 @@ class Quality:
         )
 
 
-@eqx.filter_jit
+@compiled
 def along_directions(key: Key, particles: Points, others: Float[Array, "m d"]) -> Float[Array, " k"]:
     """Kolmogorov's distance between two samples along random directions."""
     directions = jr.normal(key, (_DIRECTIONS, particles.shape[1]), particles.dtype)
@@ -96,16 +96,23 @@ def along_directions(key: Key, particles: Points, others: Float[Array, "m d"]) -
     return jax.lax.map(distance, directions)
 
 
+@compiled
+def _discrepancies(particles: Points, scores: Points) -> tuple[Array, Array]:
+    """The squared kernel Stein discrepancy and the Stein ratio."""
+    return jnp.maximum(ksd2(particles, scores), 0), stein_ratio(particles, scores)
+
+
 def judged(
-    key: Key, particles: Points, scores: Points, held_aside: Float[Array, "m d"], mixing: Mixing, mean_errors: Any,
-    identity_error: float, outside: int, draws: Draws,
+    key: Key, particles: Points, scores: Points, held_aside: Float[Array, "m d"], mixing: Mixing,
+    errors: tuple[np.ndarray, np.ndarray], identity_error: float, outside: int, draws: Draws,
 ) -> Quality:  # fmt: skip
     """Everything that can be said of the particles in numbers; they, their scores and the draws are whitened."""
+    squared, ratio = _discrepancies(particles, scores)
     return Quality(
-        ksd=float(jnp.sqrt(jnp.maximum(ksd2(particles, scores), 0))),
-        stein_ratio=float(stein_ratio(particles, scores)),
-        mean_errors=np.asarray(mean_errors),
-        sd_errors=np.asarray(mixing.sd_error),
+        ksd=float(squared) ** 0.5,
+        stein_ratio=float(ratio),
+        mean_errors=errors[0],
+        sd_errors=errors[1],
         r_hat=float(mixing.r_hat.max()),
         acceptance=float(np.mean(draws.acceptance)),
         direction_error=float(jnp.max(along_directions(key, particles, held_aside))),
@@ -114,14 +121,27 @@ def judged(
     )
 
 
+def stay_apart(values: np.ndarray) -> bool:
+    """Whether chains, axes (transition, chain), are in separate places: R-hat of the ranks of their values.
+
+    By ranks (Vehtari et al., 2021), because a few chains far out in a heavy tail or in the wide part of a funnel have
+    large values, and no place of their own.
+    """
+    ranks = np.empty(values.size)
+    ranks[np.argsort(values, axis=None, kind="stable")] = np.arange(values.size)
+    by_chain = ranks.reshape(values.shape)
+    return bool(ranks.var() > _RANKS_APART**2 * by_chain.var(axis=0).mean())
+
+
 def concerns(
-    quality: Quality, mixing: Mixing, draws: Draws, names: list[str], enough: float, many: bool
+    quality: Quality, mixing: Mixing, mean_errors: np.ndarray, draws: Draws, names: list[str], enough: float, many: bool
 ) -> Iterator[str]:
     """What is not to be trusted, why, and what to try.
 
     Args:
         quality: in numbers.
         mixing: of the chains.
+        mean_errors: of the estimates, in standard deviations.
         draws: their draws.
         names: of the coordinates.
         enough: the standard errors, in standard deviations, up to which means and spreads are called settled.
@@ -133,12 +153,13 @@ def concerns(
     tails = np.mean(unit**4, axis=(0, 1))
     local = np.mean(np.abs(draws.scores), axis=0)  # a chain's own steepness: where curvature varies
     uneven = float(np.max(np.quantile(local, 0.95, axis=0) / np.maximum(np.quantile(local, 0.05, axis=0), 1e-300)))
-    unsettled = max(float(np.max(quality.mean_errors)), float(np.max(quality.sd_errors))) > enough
+    mean_error, sd_error = float(np.max(mean_errors)), float(np.max(mixing.sd_error))
+    unsettled = max(mean_error, sd_error) > enough
     worst = names[int(np.argmax(np.maximum(mixing.mean_error, mixing.sd_error)))]
     if quality.r_hat > _APART:
         place = int(np.argmax(mixing.r_hat))
-        where, chains = names[place], points[:, :, place]
-        if chains.mean(axis=0).std() > chains.std(axis=0).mean():
+        where = names[place]
+        if stay_apart(points[:, :, place]):
             yield (
                 f"chains stay apart in {where!r} (R-hat {quality.r_hat:.2f}): there are separate modes, and how much "
                 "mass each has is not known. Compare several starts, remove symmetries such as exchangeable labels, or "
@@ -152,10 +173,9 @@ def concerns(
     elif unsettled or drifting(mixing):
         yield (
             f"means and spreads are not settled, least of all in {worst!r} (standard errors up to "
-            f"{float(np.max(quality.mean_errors)):.2g} of a standard deviation in means, "
-            f"{float(np.max(quality.sd_errors)):.1%} in spreads, and perhaps more): scales differ from place to "
-            "place, as in a funnel or along a sharp bend. Write a hierarchy non-centred, other parameters so that they "
-            "depend less on one another, and see that the density is proper."
+            f"{mean_error:.2g} of a standard deviation in means, {sd_error:.1%} in spreads, and perhaps more): scales "
+            "differ from place to place, as in a funnel or along a sharp bend. Write a hierarchy non-centred, other "
+            "parameters so that they depend less on one another, and see that the density is proper."
         )
     if by_chain.min() < _NARROW and uneven > 30:
         yield (
@@ -177,7 +197,8 @@ def concerns(
     elif many and not _STEIN[0] < quality.stein_ratio < _STEIN[1]:
         yield (
             f"the particles do not satisfy Stein's identity (ratio {quality.stein_ratio:.2f}, 1 at exact draws): some "
-            "direction is too wide or too narrow. Ask for more with `num_particles=`, or rescale the parameters."
+            "direction is too wide or too narrow. Ask for more with `num_particles=`, rescale the parameters, or "
+            "declare an edge with `support=`."
         )
     if quality.direction_error > _FAR:
         yield (

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float64, Integer, Num
 
 from .._types import check_choice, check_count
+from .unpack import read_npz
 
 REGRESSIONS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red", "yacht", "year")
 DATASETS = (*REGRESSIONS, "covtype")
@@ -132,14 +133,7 @@ def read_arrays(name: str, directory: Path) -> dict[str, np.ndarray]:
             "variable STEINKERN_DATA."
         )
     try:
-        with path.open("rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                raise ValueError("it holds a single array without a name")
-            size = sum(member.file_size for member in file.zip.infolist())
-            if size > _LARGEST:
-                raise ValueError(f"it would take {size:,} bytes, more than any of the datasets")
-            return {key: file[key] for key in file.files}
+        return read_npz(path, _LARGEST)
     except PermissionError as error:
         raise PermissionError(f"{path} cannot be read: {error.strerror}.") from error
     # An archive cut short or altered, or another file under this name: each part of the readers of archives, of

@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ..files import environment
+from ..files import environment, read_json
 from .results import write_json
 
 
@@ -46,11 +46,11 @@ class Journal:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        pieces = json.loads(path.read_text())
+        pieces = read_json(path)
         if isinstance(pieces, dict) and all(
             {"made_from", "environment", "result"} <= set(piece) for piece in pieces.values()
         ):
             return pieces
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not the journal of an experiment: {error}. Move it away to start anew.") from error
     raise ValueError(f"{path} is not the journal of an experiment. Move it away to start anew.")

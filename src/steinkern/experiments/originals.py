@@ -1,21 +1,22 @@
 """From the originals, in the formats their publishers chose, to the arrays of the data directory.
 
 Every reader takes an open file of bytes and gives a matrix; `regression` and `covertype` make a file's arrays of it.
+What unpacks is counted: a source says how much may come out of its original.
 """
 
-import gzip
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 from jaxtyping import Float64
 
 from .datasets import required, standard_splits
+from .unpack import open_gzip, open_member, open_plain, unpacked_archive
 
+_LARGEST_WORKBOOK = 2**26  # bytes, unpacked
+_MOST_ROWS = 2**20  # of a sheet, by the format
 Table = Float64[np.ndarray, "rows columns"]
 
 _COVERTYPE_COLUMNS = (
@@ -37,6 +38,7 @@ _COVERTYPE_COLUMNS = (
 
 def regression(
     path: Path,
+    most: int,
     *,
     read: Callable[[Any], Table],
     order: Sequence[int],
@@ -49,6 +51,7 @@ def regression(
 
     Args:
         path: the downloaded original.
+        most: bytes that may come out of it.
         read: the reader of its format.
         order: which columns of the original to keep, in which order; all counts below are after that.
         target: the column to predict.
@@ -56,7 +59,7 @@ def regression(
         splits: how many standard splits to draw, or None for none.
         member: the name of the file inside the original, where that is a zip archive.
     """
-    with opened(path, member) as stream:
+    with open_plain(path, most) if member is None else open_member(path, member, most) as stream:
         table = read(stream)
     if table.ndim != 2 or table.shape[1] <= max(order):
         raise ValueError(f"its table has shape {table.shape}; expected at least {max(order) + 1} columns")
@@ -72,9 +75,9 @@ def regression(
     return arrays
 
 
-def covertype(path: Path) -> dict[str, np.ndarray]:
+def covertype(path: Path, most: int) -> dict[str, np.ndarray]:
     """Covertype from its gzipped text: 54 features and the label, all whole numbers, separated by commas."""
-    with gzip.open(path) as stream:
+    with open_gzip(path, most) as stream:
         table = np.loadtxt(stream, delimiter=",", dtype=np.int16, ndmin=2)
     if table.shape[1] != len(_COVERTYPE_COLUMNS):
         raise ValueError(f"its table has {table.shape[1]} columns; expected {len(_COVERTYPE_COLUMNS)}")
@@ -107,10 +110,11 @@ def workbook_table(stream: Any, *, columns: int, decimals: int, begins: Sequence
         decimals: the decimals the published numbers have. Cells hold more, from the arithmetic that filled them.
         begins: the first row of the sheet to take; by default the first sheet is taken.
     """
-    book = required("openpyxl").load_workbook(io.BytesIO(stream.read()), read_only=True, data_only=True)
+    plain = unpacked_archive(stream, _LARGEST_WORKBOOK)
+    book = required("openpyxl").load_workbook(plain, read_only=True, data_only=True)
     try:
         for sheet in book.worksheets:
-            rows = (row[:columns] for row in sheet.iter_rows(min_row=2, values_only=True))
+            rows = sheet.iter_rows(min_row=2, max_row=_MOST_ROWS, max_col=columns, values_only=True)
             filled = (row for row in rows if any(cell is not None for cell in row))
             first = next(filled, None)
             if first is not None and (begins is None or np.allclose(np.array(first, dtype=float), begins)):
@@ -118,18 +122,3 @@ def workbook_table(stream: Any, *, columns: int, decimals: int, begins: Sequence
     finally:
         book.close()
     raise ValueError("no sheet of it holds rows" if begins is None else f"no sheet of it begins with {tuple(begins)}")
-
-
-@contextmanager
-def opened(path: Path, member: str | None) -> Iterator[Any]:
-    """The original as an open file, or the file called `member`, in whichever folder, inside the zip archive it is."""
-    if member is None:
-        with path.open("rb") as stream:
-            yield stream
-        return
-    with ZipFile(path) as archive:
-        found = [name for name in archive.namelist() if PurePosixPath(name).name == member]
-        if not found:
-            raise ValueError(f"the archive has no file {member}, only {', '.join(archive.namelist()) or 'none'}")
-        with archive.open(found[0]) as stream:
-            yield stream

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import jax
 
 from .._types import check_count
+from ..files import read_json
 from .journal import Journal
 
 
@@ -90,8 +91,9 @@ def read_winners(path: Path | None, packaged: str, check: Callable[[Mapping[str,
         check: from its "winners" to settings; its `ValueError` says what is wrong.
     """
     try:
-        file = resources.files(__package__).joinpath(packaged) if path is None else path
-        return check(json.loads(file.read_text())["winners"])
+        if path is None:
+            return check(json.loads(resources.files(__package__).joinpath(packaged).read_text())["winners"])
+        return check(read_json(path)["winners"])
     except OSError as error:
         raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -30,15 +30,17 @@ class Source:
 
     Args:
         url: the public original.
-        parse: from the downloaded file to the arrays.
+        parse: from the downloaded file, and the most bytes that may come out of it, to the arrays.
         digest: what `digest` says of these arrays; None where nobody has published them.
         checksum: the original's SHA-256, where a maintained library publishes it.
+        largest: bytes that the original may have, as it is downloaded and as it is unpacked.
     """
 
     url: str
-    parse: Callable[[Path], dict[str, np.ndarray]]
+    parse: Callable[[Path, int], dict[str, np.ndarray]]
     digest: str | None = None
     checksum: str | None = None
+    largest: int = 2**26
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ SOURCES: Mapping[str, Source] = {
             target=0,
             splits=None,
         ),
+        largest=2**29,  # 449 MB of text
     ),
     # The copy that scikit-learn's fetch_covtype downloads, with the checksum it publishes.
     "covtype": Source(
@@ -174,6 +177,7 @@ SOURCES: Mapping[str, Source] = {
         covertype,
         "ac3b58c3794084bdecd4c9d9eb85d5d5fab0a1c172c67e84e93ff8896a520ce1",
         checksum="sha256:614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771",
+        largest=2**27,  # 75 MB of text
     ),
 }
 
@@ -248,7 +252,7 @@ def _obtain(name: str, source: Source, directory: Path, progress: bool) -> dict[
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=directory) as scratch:
         original = _download(name, source, Path(scratch), progress)
         try:
-            arrays = source.parse(original)
+            arrays = source.parse(original, source.largest)
             _checked(name, arrays, original)
         except Exception as error:  # somebody else's file may be wrong in any way
             raise ValueError(
@@ -270,12 +274,34 @@ def _download(name: str, source: Source, scratch: Path, progress: bool) -> Path:
     shelf = pooch.create(
         scratch, "", registry={name: source.checksum}, urls={name: source.url}, retry_if_failed=_RETRIES
     )
+    over_http = pooch.HTTPDownloader(progressbar=shown, chunk_size=2**16)
+
+    def download(url: str, output_file: str, shelf: Any) -> None:
+        with open(output_file, "wb") as file:
+            over_http(url, _Bounded(file, source.largest), shelf)
+
     try:
-        return Path(shelf.fetch(name, downloader=pooch.HTTPDownloader(progressbar=shown, chunk_size=2**16)))
+        return Path(shelf.fetch(name, downloader=download))
     except OSError as error:
         raise OSError(f"{name}: {source.url} cannot be downloaded: {_one_line(error)}. Try again later.") from error
     except ValueError as error:
         raise ValueError(f"{name}: {source.url} holds another file: {_one_line(error)}.") from error
+
+
+class _Bounded:
+    """A file to write to, and an error beyond so many bytes: a server may send without end."""
+
+    def __init__(self, file: BinaryIO, most: int):
+        self._file, self._most, self._left = file, most, most
+
+    def write(self, piece: bytes) -> int:
+        self._left -= len(piece)
+        if self._left < 0:
+            raise OSError(f"it has more than {self._most:,} bytes")
+        return self._file.write(piece)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def _one_line(error: Exception) -> str:

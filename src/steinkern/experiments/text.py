@@ -3,20 +3,26 @@
 A data directory holds `text/NAME.tsv.xz`, one sentence a line as `label<TAB>words`, and `vectors/NAME.npz`.
 """
 
+import io
 import lzma
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float32, Integer
 
 from .._types import check_choice, check_count
+from ..files import open_regular
 from .datasets import data_directory
+from .unpack import TooLargeError, open_xz, read_npz
 
+_LARGEST_TEXT = 2**28  # bytes, unpacked
+_LARGEST_TABLE = 2**32
+_LONGEST_LINE = 2**20
 _FEWEST = 20  # sentences from which ten folds can be made
 TEXTS = ("mr", "cr", "subj", "mpqa")
 TABLES = ("w2v_gnews_300d", "glove6b_100d", "glove6b_50d")
@@ -72,8 +78,8 @@ def load_sentences(name: str, directory: Path | None = None) -> Sentences:
 
 def _lines(path: Path, name: str) -> list[str]:
     try:
-        with lzma.open(path, "rt", encoding="utf-8", newline="\n") as file:
-            return list(file)
+        with open_xz(path, _LARGEST_TEXT) as file:
+            return list(io.TextIOWrapper(cast(BinaryIO, file), encoding="utf-8", newline="\n"))
     except IsADirectoryError:
         raise ValueError(f"{path} is a directory where a file should be.") from None
     except FileNotFoundError:
@@ -81,7 +87,7 @@ def _lines(path: Path, name: str) -> list[str]:
             f"{path} is not there. It holds {name} as xz-compressed text, a sentence a line, `label<TAB>words`: see "
             "docs/data.md for its source, and give the directory with `--data`."
         ) from None
-    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+    except (lzma.LZMAError, EOFError, UnicodeDecodeError, TooLargeError) as error:
         raise ValueError(f"{path} is damaged: {error}. Write it anew.") from error
 
 
@@ -162,17 +168,17 @@ def read_vectors(path: Path, words: frozenset[str]) -> dict[str, Float32[np.ndar
 
 
 def _read_npz(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    with np.load(path, allow_pickle=False) as file:
-        words = file["words"]
-        vectors = file["vectors"] if "vectors" in file else file["table"][file["row"]]
+    file = read_npz(path, _LARGEST_TABLE)
+    words = file["words"]
+    vectors = file["vectors"] if "vectors" in file else file["table"][file["row"]]
     if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors):
         raise ValueError(f"words of shape {words.shape}, but vectors of shape {vectors.shape}")
     yield from zip(map(str, words), vectors, strict=True)
 
 
 def _read_word2vec(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    with path.open("rb") as file:
-        count, width = map(int, file.readline().split())
+    with open_regular(path) as file:
+        count, width = map(int, file.readline(100).split())
         if not (0 < count < 10**9 and 0 < width < 10**5):
             raise ValueError(f"a header of {count} words and {width} numbers")
         for _ in range(count):
@@ -188,8 +194,10 @@ def _read_word2vec(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _read_text(path: Path) -> Iterator[tuple[str, list[str]]]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file):
+    with open_regular(path) as binary, io.TextIOWrapper(binary, encoding="utf-8") as file:
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), "")):
+            if len(line) == _LONGEST_LINE:
+                raise ValueError(f"line {number + 1} is longer than {_LONGEST_LINE:,} letters")
             word, *values = line.rstrip().split(" ")
             if number == 0 and len(values) == 1:
                 continue  # word2vec's text format begins with the numbers of words and of columns

@@ -1,13 +1,12 @@
 """`steinkern reproduce toy`: the study from settings to a page."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._types import check_count
-from ..files import environment, prepare_directory, write_text
+from ..files import environment, prepare_directory, read_json, write_text
 from .journal import Journal
 from .results import check_names, write_json, write_results
 from .toy_figures import write_figures
@@ -112,7 +111,7 @@ def _settings_for(names: Sequence[str], path: Path | None) -> Mapping[str, Mappi
 
 def _read_settings(path: Path) -> dict[str, dict[str, Setting]]:
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = read_json(path)
         return {
             name: {method: checked(Setting(**methods[method])) for method in METHODS}
             for name, methods in content["winners"].items()

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from .._types import Key, Points, check_choice, check_positive
 from ..curvature import AbstractCurvature, GaussNewton, Hessian
+from ..files import read_json
 from ..langevin import psgld, sgld
 from ..sampler import AbstractSampler
 from ..scalar_kernel import RBF
@@ -249,8 +250,8 @@ def _read_log(log: Path) -> dict[str, list[Any]]:
     if not log.exists():
         return {}
     try:
-        done = json.loads(log.read_text())
-    except (ValueError, RecursionError) as error:
+        done = read_json(log)
+    except ValueError as error:
         raise ValueError(f"{log} is not the log of a search: {error}. Move it away to start anew.") from error
     if not isinstance(done, dict):
         raise ValueError(f"{log} is not the log of a search. Move it away to start anew.")

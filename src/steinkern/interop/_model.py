@@ -12,7 +12,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._types import Batch, Key, PyTree, Scalar, Vector, check_count
+from .._types import Batch, Key, KeyLike, PyTree, Scalar, Vector, check_count
+from ..arrays import as_concrete_key
+from ..programs import compiled
 from ..reparam import AbstractSpace
 from ..target import AbstractTarget
 
@@ -50,18 +52,21 @@ class AbstractModelTarget(AbstractTarget):
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
         """Independent draws of the latent sites from the model's prior."""
 
-    def prior(self, key: Key, num_particles: int) -> dict[str, Array]:
+    def prior(self, key: KeyLike, num_particles: int) -> dict[str, Array]:
         """First particles for `fit`: independent draws of the latent sites from the model's prior.
 
         A draw at which the posterior density or its gradient is not finite, such as one so far in a tail that a
         probability rounds to 0, is drawn again.
         """
         check_count("num_particles", num_particles)
+        key = as_concrete_key(key)
         particles = self.draw_prior(jr.fold_in(key, 0), num_particles)
-        for attempt in range(1, _ATTEMPTS):
+        for attempt in range(1, _ATTEMPTS + 1):
             usable = _usable(self, particles)
             if bool(jnp.all(usable)):
                 return particles
+            if attempt == _ATTEMPTS:
+                break
             others = self.draw_prior(jr.fold_in(key, attempt), num_particles)
             particles = jax.tree.map(  # the function below is called here and now, so it sees this turn's `usable`
                 lambda old, new: jnp.where(usable.reshape(-1, *[1] * (old.ndim - 1)), old, new),  # noqa: B023 (see above)
@@ -70,7 +75,7 @@ class AbstractModelTarget(AbstractTarget):
             )
         raise ValueError(
             f"`model` has no start: after {_ATTEMPTS} draws from its prior the log density or its gradient is not "
-            f"finite at {int(jnp.sum(~_usable(self, particles)))} of {num_particles} particles. See that the data lie "
+            f"finite at {int(jnp.sum(~usable))} of {num_particles} particles. See that the data lie "
             "in the support of their distributions, or give first particles of your own to `fit`."
         )
 
@@ -119,7 +124,7 @@ class AbstractModelTarget(AbstractTarget):
         return self
 
 
-@eqx.filter_jit
+@compiled
 def _usable(target: AbstractModelTarget, particles: PyTree) -> Bool[Array, " n"]:
     """Whether the log density and its gradient are finite at each particle, on the first batch."""
     batch = target.batch(None, None)

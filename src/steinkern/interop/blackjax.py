@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 
-from .._types import Batch, Key, LogDensityFunction, PyTree
+from .._types import Batch, KeyLike, LogDensityFunction, PyTree
+from ..arrays import as_arrays, as_data, as_key
 from ..particles import check_particles
 from ..sampler import AbstractSampler, Info
 from ..target import AbstractTarget, as_target
@@ -17,7 +17,7 @@ class SamplingAlgorithm(NamedTuple):
     """What BlackJAX's loops ask for: `init(position)` gives a state, `step(key, state)` the next one and its info."""
 
     init: Callable[..., "ParticleState"]
-    step: Callable[[Key, "ParticleState"], tuple["ParticleState", Info]]
+    step: Callable[[KeyLike, "ParticleState"], tuple["ParticleState", Info]]
 
 
 class ParticleState(NamedTuple):
@@ -55,7 +55,7 @@ def as_blackjax(
     if not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
     whole = as_target(target)
-    rows = jax.tree.map(jnp.asarray, data)
+    rows = as_data(data)
     whole.check_data(rows, batch_size)
 
     def bound(position: PyTree) -> AbstractTarget:
@@ -64,19 +64,19 @@ def as_blackjax(
     def init(position: PyTree, rng_key: Any = None) -> ParticleState:
         """The state before the first step; the key, which BlackJAX's loops give, is not needed."""
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(position)):
-            check_particles(position)
-        position = jax.tree.map(jnp.asarray, position)
+            check_particles(position, "position")
+        position = as_arrays("position", position)
         own = bound(position)
         assert own.space is not None
         points = jax.vmap(own.space.unconstrain)(position)
         sampler.check(points)
         return ParticleState(position, sampler.init(own, points, own.batch(rows, batch_size)))
 
-    def step(rng_key: Key, state: ParticleState) -> tuple[ParticleState, Info]:
+    def step(rng_key: KeyLike, state: ParticleState) -> tuple[ParticleState, Info]:
         """One step of the sampler, on a fresh minibatch where there are minibatches."""
         own = bound(state.position)
         assert own.space is not None
-        batch_key, sampler_key = jr.split(rng_key)
+        batch_key, sampler_key = jr.split(as_key(rng_key, "rng_key"))
         inner, info = sampler.step(sampler_key, state.inner, own, own.batch(rows, batch_size, batch_key))
         return ParticleState(jax.vmap(own.space.constrain)(inner.points), inner), info
 

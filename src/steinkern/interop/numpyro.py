@@ -12,7 +12,9 @@ import numpy as np
 from jaxtyping import Array
 
 from .._types import Batch, Key, PyTree, Scalar, Vector, as_number, check_callable
+from ..arrays import as_array
 from ..particles import Layout
+from ..programs import compiled
 from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
 
 try:
@@ -55,13 +57,12 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
         **kwargs: keyword arguments of the model.
 
     Raises:
-        ValueError: the model has discrete latent sites, none at all, or some that a minibatch would cut.
+        ValueError: the model has discrete latent sites, none at all, some that a minibatch would cut, or parameters
+            (`numpyro.param`), which have no posterior.
     """
     check_callable("model", model, "a NumPyro model, a function of the arguments that follow it")
     _check_call(model, args, kwargs)
-    traced_args, traced_kwargs = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs)
-    )
+    traced_args, traced_kwargs = jax.tree.map(_as_argument, (args, kwargs))
     call = _Call(model, traced_args, traced_kwargs)
     if not _can_be_traced(call):
         call = _Call(partial(model, *args, **kwargs), (), {})
@@ -71,6 +72,12 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
     layout = Layout.of({name: jax.ShapeDtypeStruct(leaf.shape, dtype) for name, leaf in free.items()})
     shapes = tuple(tuple(jnp.shape(sites[name]["value"])) for name in layout.names)
     return NumPyroTarget(NumPyroSpace(layout, shapes, call), tuple((name, *sizes) for name, sizes in plates.items()))
+
+
+def _as_argument(leaf: Any) -> Any:
+    """An array of numbers as one of JAX; anything else as it is, such as names, which only the model can use."""
+    numbers = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
+    return as_array("the arguments of `model`", leaf) if numbers else leaf
 
 
 def _check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -209,6 +216,12 @@ class NumPyroTarget(AbstractModelTarget):
             for (name, size, rows), own in zip(self.plates, keys, strict=True)
         }
 
+    def sampled_rows(self, data: Batch, batch_size: int | None) -> dict[str, tuple[int, int]]:
+        return {name: (size, rows) for name, size, rows in self.plates}
+
+    def batch_of(self, data: Batch, rows: dict[str, Array]) -> Batch:
+        return rows
+
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
         """Independent draws of the latent sites from the model's prior.
 
@@ -298,6 +311,14 @@ def _check_sites(sites: dict[str, dict[str, Any]], plates: dict[str, tuple[int, 
             "Sum such sites out of the model (a mixture by `numpyro.distributions.MixtureSameFamily`), or fix them by "
             "`numpyro.handlers.condition`."
         )
+    parameters = [name for name, site in sites.items() if site["type"] == "param"]
+    if parameters:
+        raise ValueError(
+            f"`model` must not have parameters without a prior, but {_listed(parameters)} a `numpyro.param`, which "
+            "particles would leave at its first value. Give it a prior (`numpyro.sample`), or fix it on purpose: "
+            f"`numpyro.handlers.block(numpyro.handlers.substitute(model, data={{{parameters[0]!r}: value}}), "
+            f"hide={parameters!r})`."
+        )
     if not latent:
         raise ValueError("`model` must have at least one latent site, got none: every `sample` has `obs=`.")
     points = [name for name, site in latent.items() if isinstance(site["fn"], Delta)]
@@ -318,7 +339,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) + (" is" if len(names) == 1 else " are")
 
 
-@eqx.filter_jit
+@compiled
 def _prior(target: NumPyroTarget, keys: Any) -> dict[str, Array]:
     layout = target.space.layout
 
@@ -329,7 +350,7 @@ def _prior(target: NumPyroTarget, keys: Any) -> dict[str, Array]:
     return jax.vmap(draw)(keys)
 
 
-@eqx.filter_jit
+@compiled
 def _sites(target: NumPyroTarget, particles: PyTree) -> dict[str, Array]:
     def one(particle: PyTree) -> dict[str, Array]:
         trace = target.space.call.at(particle)
@@ -339,13 +360,13 @@ def _sites(target: NumPyroTarget, particles: PyTree) -> dict[str, Array]:
     return jax.vmap(one)(particles)
 
 
-@eqx.filter_jit
+@compiled
 def _observed(call: _Call) -> dict[str, Array]:
     sites = _drawn(call, 0)
     return {name: jnp.asarray(site["value"]) for name, site in sites.items() if _is_observation(site)}
 
 
-@eqx.filter_jit
+@compiled
 def _predictive(target: NumPyroTarget, keys: Any, particles: PyTree) -> dict[str, Array]:
     call = target.space.call
 
@@ -357,7 +378,7 @@ def _predictive(target: NumPyroTarget, keys: Any, particles: PyTree) -> dict[str
     return jax.vmap(one)(keys, particles)
 
 
-@eqx.filter_jit
+@compiled
 def _inside(call: _Call, particles: PyTree) -> dict[str, Array]:
     """Whether all values of each site lie in its support."""
 

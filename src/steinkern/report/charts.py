@@ -40,7 +40,7 @@ class _Scale:
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers between two ends, at most so many."""
     rough = (high - low) / max(most - 1, 1)
-    unit = 10.0 ** math.floor(math.log10(rough)) if rough > 0 and math.isfinite(rough) else 1.0
+    unit = (10.0 ** math.floor(math.log10(rough)) if rough > 0 and math.isfinite(rough) else 0.0) or 1.0
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= 0.7 * rough)
     first = math.ceil(low / step - 1e-9)
     return [step * place for place in range(first, math.floor(high / step + 1e-9) + 1)]

@@ -1,9 +1,14 @@
-"""What was run, in words: from the JSON that describes a sampler, a target and the options of `fit`."""
+"""What was run, in words: from the JSON that describes a sampler, a target and the options of `fit`.
 
-import re
+The JSON may be of a file that somebody altered: every function here takes any JSON, in time linear in its size, and
+leaves out what it does not understand.
+"""
+
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..checkpoint import MOST_AXES
 from .record import Record
 
 _RULES = {"Averaged": "Matrix-SVGD (average)", "MixtureAt": "Matrix-SVGD (mixture)", "Plain": "SVGD"}
@@ -31,13 +36,14 @@ def facts(record: Record) -> list[tuple[str, str]]:
         ("Parameters", _parameters(target)),
         ("Constraints", _constraints(target)),
         ("Shared", record.shared),
-        ("Data", ", ".join(map(str, settings.get("data shapes") or ()))),
+        ("Data", ", ".join(map(str, _entries(settings.get("data shapes"))))),
         ("Method", str(settings.get("method") or _method(sampler, inner, rule))),
         ("Kernel", in_words(rule.get("kernel") or inner.get("kernel"))),
         ("Curvature", in_words(rule.get("curvature") or inner.get("curvature"))),
         ("Metric", in_words(rule.get("settings"))),
         ("Leapfrog step" if record.chains else "Step rule", _step_rule(inner)),
         ("Particles and steps", f"{record.num_particles:,} particles, {record.num_steps:,} steps"),
+        ("Check", record.check),
         ("Quality", str(settings.get("quality") or "")),
         ("Cost", str(settings.get("cost") or "")),
         ("Key", "" if settings.get("command") else _key(settings.get("key"))),
@@ -70,7 +76,7 @@ def in_words(value: Any) -> str:
         name = _last(value.get("class", ""))
         inside = {key: in_words(entry) for key, entry in value.items() if key != "class"}
         if name == "Isotropic":  # a scalar kernel times the identity
-            return inside["scalar"]
+            return inside.get("scalar", "")
         return f"{name}({', '.join(f'{key}={words}' for key, words in inside.items() if words)})"
     if isinstance(value, list):
         return "[" + ", ".join(map(in_words, value[:_LONGEST])) + (", …]" if len(value) > _LONGEST else "]")
@@ -80,13 +86,13 @@ def in_words(value: Any) -> str:
 def _parameters(target: Mapping[str, Any]) -> str:
     space = _mapping(target.get("space"))
     layout = _mapping(space.get("layout"))
-    free = layout.get("shapes") or []
-    shapes = space.get("shapes") or free
+    free = _entries(layout.get("shapes"))
+    shapes = _entries(space.get("shapes")) or free
     names = [
-        f"{name or 'x'} ({' × '.join(map(str, shape))})" if shape else f"{name or 'x'}"
-        for name, shape in zip(layout.get("names") or [], shapes, strict=False)
+        f"{name or 'x'} ({' × '.join(map(str, _entries(shape)))})" if shape else f"{name or 'x'}"
+        for name, shape in zip(_entries(layout.get("names")), shapes, strict=False)
     ]
-    size = sum(_product(shape) for shape in free)
+    size = sum(_product(_entries(shape)) for shape in free)
     more = f" and {len(names) - _LONGEST} more" if len(names) > _LONGEST else ""
     plural = "" if size == 1 else "s"
     return f"{', '.join(names[:_LONGEST])}{more}: {size:,} unconstrained coordinate{plural}" if names else ""
@@ -94,9 +100,9 @@ def _parameters(target: Mapping[str, Any]) -> str:
 
 def _constraints(target: Mapping[str, Any]) -> str:
     space = _mapping(target.get("space"))
-    names = _mapping(space.get("layout")).get("names") or []
+    names = _entries(_mapping(space.get("layout")).get("names"))
     supports = space.get("supports")
-    if supports is None:
+    if not isinstance(supports, list):
         return "those of the model" if space else ""
     own = [(name, support) for name, support in zip(names, supports, strict=False) if not is_real(support)]
     return ", ".join(f"{name or 'x'}: {in_words(support)}" for name, support in own[:_LONGEST])
@@ -131,13 +137,14 @@ def _optax_parts(value: Any) -> Iterator[str]:
     if not isinstance(value, Mapping):
         return
     name = value.get("function")
-    found = re.search(r"scale_by_(\w+)\.<locals>\.update_fn", name) if isinstance(name, str) else None
-    if found and found[1] not in ("schedule", "learning_rate"):
-        yield _STEP_RULES.get(found[1], found[1])
-    schedule = re.search(r"(\w+)\.<locals>\.schedule", name) if isinstance(name, str) else None
-    if schedule:
+    maker, _, inner = name.rpartition(".<locals>.") if isinstance(name, str) else ("", "", "")
+    maker = _last(maker)
+    rule = maker.removeprefix("scale_by_")
+    if inner == "update_fn" and rule != maker and rule not in ("schedule", "learning_rate"):
+        yield _STEP_RULES.get(rule, rule)
+    if maker and inner.startswith("schedule"):
         numbers = {key: entry for key, entry in value.items() if isinstance(entry, int | float)}
-        yield f"{schedule[1]}({', '.join(f'{key}={entry:g}' for key, entry in numbers.items())})"
+        yield f"{maker}({', '.join(f'{key}={entry:g}' for key, entry in numbers.items())})"
     if isinstance(value.get("step_size"), int | float):
         yield f"step size {abs(value['step_size']):g}"
     for entry in value.values():
@@ -145,10 +152,10 @@ def _optax_parts(value: Any) -> Iterator[str]:
 
 
 def _key(key: Any) -> str:
-    if not (isinstance(key, list) and len(key) == 2):
+    if not (isinstance(key, list) and len(key) == 2 and isinstance(key[0], str)):
         return ""
-    numbers = [int(number) for number in key[1]]
-    if key[0] == "fry" or "threefry" in key[0]:
+    numbers = [number for number in _entries(key[1]) if isinstance(number, int)]
+    if len(numbers) == 2 and (key[0] == "fry" or "threefry" in key[0]):
         seed = numbers[0] * 2**32 + numbers[1]
         return f"jax.random.key({seed})"
     return f"{key[0]} {numbers}"
@@ -168,15 +175,16 @@ def _function(value: Any) -> str:
     return "a lambda" if name.endswith("<lambda>") else _last(name)
 
 
-def _last(name: str) -> str:
-    return name.rsplit(".", 1)[-1]
+def _last(name: Any) -> str:
+    return str(name).rsplit(".", 1)[-1]
 
 
-def _product(shape: list[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+def _product(shape: list[Any]) -> int:
+    return math.prod(length for length in shape[:MOST_AXES] if isinstance(length, int))
+
+
+def _entries(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,13 +1,14 @@
 """The particles along the run, as numbers that a script draws: sixteen bits each, finer than any screen."""
 
 import base64
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .record import Frames
-from .tables import columns
+from .tables import columns, number_of_columns
 
 MOST_COORDINATES = 24
 """Coordinates whose particles a page holds."""
@@ -30,12 +31,17 @@ def flow(frames: Frames, coordinates: Sequence[str] | None, *, moves: bool = Tru
         coordinates: names of coordinates, or of sites for all of theirs; the first ones where there are none.
         moves: whether a particle moves from iteration to iteration, so that a line between them means something.
     """
-    named = list(columns(frames.sites, batch_axes=2))
-    chosen = named if coordinates is None else _named(named, coordinates, frames.sites)
+    named = columns(frames.sites, batch_axes=2)
+    if coordinates is None:
+        chosen = list(itertools.islice(named, MOST_COORDINATES))
+        total = sum(number_of_columns(values, 2) for values in frames.sites.values())
+    else:
+        chosen = _named(list(named), coordinates, frames.sites)
+        total = len(chosen)
     left_out = []
-    if len(chosen) > MOST_COORDINATES:
+    if total > MOST_COORDINATES:
         left_out.append(
-            f"The first {MOST_COORDINATES} of {len(chosen)} coordinates are here; choose others by "
+            f"The first {MOST_COORDINATES} of {total} coordinates are here; choose others by "
             "`report(..., coordinates=[names])` or `--coordinates`."
         )
     number = chosen[0][1].shape[1]

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from .._types import Batch, PyTree
 from ..diagnostics import ksd2
+from ..programs import compiled
 from ..scalar_kernel import IMQ
 from ..target import AbstractTarget
 
@@ -62,6 +63,8 @@ class Record:
     traces: Mapping[str, Trace]
     """`velocity norm`, `KSD`, `Stein ratio`, `step size`."""
     advice: tuple[str, ...] = ()
+    check: str = ""
+    """What the end of the run says of the particles as draws of the target."""
     shared: str = ""
     """What the particles have in common, in words."""
     observed: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +123,7 @@ def discrepancy(
     return Trace(step[lines], np.sqrt(np.maximum(squared, 0)), f"{said} {lacks_particles}".strip())
 
 
-@eqx.filter_jit
+@compiled
 def _squared(target: AbstractTarget, points: Float[Array, "k n d"], data: Batch) -> Float[Array, " k"]:
     kernel = IMQ().adapt(points[-1])
     return jax.lax.map(lambda own: ksd2(own, target.scores(own, data), kernel), points)

@@ -1,5 +1,7 @@
 """Numbers of a run: a row for every coordinate of every named site, and for what was predicted of the data."""
 
+import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,25 +27,27 @@ def columns(sites: Mapping[str, np.ndarray], batch_axes: int = 1) -> Iterable[tu
             yield coordinate, flat[..., place]
 
 
+def number_of_columns(values: np.ndarray, batch_axes: int = 1) -> int:
+    """How many coordinates a site has."""
+    return math.prod(np.shape(values)[batch_axes:])
+
+
 def statistics(values: np.ndarray) -> list[float]:
     """Mean, standard deviation and quantiles of the finite values; NaN where there is none."""
     values = np.asarray(values, float)
     finite = values[np.isfinite(values)]
     if not finite.size:
         return [float("nan")] * len(HEAD)
-    with np.errstate(over="ignore"):  # numbers near the largest float have no variance
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers near the largest float have no variance
         return [float(finite.mean()), float(finite.std()), *map(float, np.quantile(finite, QUANTILES))]
 
 
 def site_table(sites: Mapping[str, np.ndarray]) -> tuple[str, int, int]:
     """The table as HTML, how many coordinates there are, and how many of its numbers are not finite."""
-    rows, number, lost = [], 0, 0
-    for name, values in columns(sites):
-        number += 1
-        lost += int(np.sum(~np.isfinite(np.asarray(values, float))))
-        if number <= MOST_ROWS:
-            rows.append((name, *map(charts.number, statistics(values))))
-    return page.table(("site", *HEAD), rows), number, lost
+    first = itertools.islice(columns(sites), MOST_ROWS)
+    rows = [(name, *map(charts.number, statistics(values))) for name, values in first]
+    lost = sum(int(np.sum(~np.isfinite(np.asarray(values, float)))) for values in sites.values())
+    return page.table(("site", *HEAD), rows), sum(number_of_columns(values) for values in sites.values()), lost
 
 
 def check(name: str, draws: Any, observed: Any) -> str:

@@ -1,0 +1,108 @@
+"""Compiled functions whose programs can be let go."""
+
+import functools
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KEPT = 16
+"""Programs kept of each compiled function, one for every set of static arguments (target, sampler, switches)."""
+
+_stores: "weakref.WeakSet[_Store]" = weakref.WeakSet()
+
+
+class _Static(eqx.Module):
+    """Outputs that are no arrays, which pass through a compiled function as part of its structure."""
+
+    value: Any = eqx.field(static=True)
+
+
+class _Store:
+    """The programs of one function by their static arguments, the least recently used ones let go."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.programs: OrderedDict[Any, Any] = OrderedDict()
+        self.lock = threading.Lock()
+        _stores.add(self)
+
+    def get(self, static: Any) -> Any:
+        with self.lock:
+            program = self.programs.get(static)
+            if program is None:
+                program = self.programs[static] = _program(self.function, static)
+            self.programs.move_to_end(static)
+            while len(self.programs) > KEPT:
+                self.programs.popitem(last=False)
+        return program
+
+    def clear(self) -> None:
+        with self.lock:
+            self.programs.clear()
+
+
+class Compiled(Generic[P, R]):
+    """A function whose calls are compiled; see `compiled`."""
+
+    def __init__(self, function: Callable[P, R]):
+        self._store = _Store(function)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function's value; what it returns that is no array passes through."""
+        program, dynamic = self._prepare(args, kwargs)
+        arrays, rest = program(dynamic)
+        return eqx.combine(arrays, rest.value)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The program of a call before it is compiled, as `jax.jit(...).lower` gives it."""
+        program, dynamic = self._prepare(args, kwargs)
+        return program.lower(dynamic)
+
+    def _prepare(self, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+        leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
+        dynamic = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
+        static = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
+        return self._store.get((static, tuple(map(type, static)), structure)), dynamic
+
+
+def compiled(function: Callable[P, R]) -> Compiled[P, R]:
+    """Compile a function as `eqx.filter_jit` does (arrays are traced, all else is static) and bound what it keeps.
+
+    `jax.jit` holds its static arguments, and with them its programs, until the process ends: a log density written
+    anew for each fit, such as a lambda in a loop, then costs megabytes a fit. Here each set of static arguments has a
+    `jax.jit` of its own. The `KEPT` most recently used ones stay; JAX frees the programs of the others.
+    """
+    return Compiled(function)
+
+
+def _program(function: Callable[..., Any], key: Any) -> Any:
+    static, _, structure = key
+
+    def run(dynamic: list[Any]) -> tuple[Any, _Static]:
+        leaves = [fixed if leaf is None else leaf for leaf, fixed in zip(dynamic, static, strict=True)]
+        args, kwargs = jax.tree_util.tree_unflatten(structure, leaves)
+        arrays, rest = eqx.partition(function(*args, **kwargs), eqx.is_array)
+        return arrays, _Static(rest)
+
+    run.__name__ = run.__qualname__ = function.__name__
+    return jax.jit(run)
+
+
+def release_programs() -> None:
+    """Free all programs that this library has compiled, and the functions and constants that they hold.
+
+    A process that fits many different log densities keeps the programs of the last 16, some megabytes each. Call this
+    between fits to free them; the next fit compiles anew, and the process uses the memory again. Programs of the
+    caller's own `jax.jit` functions stay, which `jax.clear_caches()` would drop too.
+    """
+    for store in list(_stores):
+        store.clear()

@@ -1,0 +1,83 @@
+"""The budget of the default tests: what each costs in processor time, the ten dearest, and a limit for one test.
+
+Processor seconds, those of child processes included, and not those of a clock: a busy machine changes them little. A
+slow one changes them all alike, so a test is judged by its share of the whole run.
+"""
+
+import resource
+import time
+
+import pytest
+
+MOST_SHARE = 0.02
+"""Of the whole run's processor time: about 8 s of a run that takes four minutes on two cores."""
+LEAST_TESTS = 1000
+"""A run of fewer tests is a selection, of which one test may well be a large share."""
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+class Budget:
+    """Counts the cost of every test where it runs, and reports where the run is summed up."""
+
+    def __init__(self, enforced: bool) -> None:
+        self.enforced = enforced
+        self.costs: dict[str, float] = {}
+        self.excused: set[str] = set()
+        self._last = processor_seconds()
+
+    def pytest_runtest_logstart(self):
+        """Leave out what happened before the test: importing and collecting all of them, for the first."""
+        self._last = processor_seconds()
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        """Attach the cost since the last report: fixtures, the test and what is taken down."""
+        outcome = yield
+        now = processor_seconds()
+        properties = outcome.get_result().user_properties
+        properties.append(("processor seconds", now - self._last))
+        if item.get_closest_marker("slow"):
+            properties.append(("slow", True))
+        self._last = now
+
+    def pytest_runtest_logreport(self, report):
+        """Collect costs; with xdist the reports come from other processes."""
+        found = dict(report.user_properties)
+        self.costs[report.nodeid] = self.costs.get(report.nodeid, 0.0) + found.get("processor seconds", 0.0)
+        if "slow" in found:
+            self.excused.add(report.nodeid)
+
+    def over(self) -> list[str]:
+        """Tests that take more than their share of a whole run, and give no reason by the marker `slow`."""
+        if not self.enforced or len(self.costs) < LEAST_TESTS:
+            return []
+        limit = MOST_SHARE * sum(self.costs.values())
+        return [test for test, cost in self.costs.items() if cost > limit and test not in self.excused]
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_sessionfinish(self, session):
+        """A run with a test over its budget fails."""
+        if not hasattr(session.config, "workerinput") and self.over() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        yield
+
+    def pytest_terminal_summary(self, terminalreporter):
+        """Print the ten dearest tests and the total."""
+        total = sum(self.costs.values())
+        if not total:
+            return
+        terminalreporter.section("processor time")
+        for test, cost in sorted(self.costs.items(), key=lambda pair: -pair[1])[:10]:
+            terminalreporter.line(f"{cost:7.1f} s  {test}")
+        terminalreporter.line(f"{total:7.1f} s  in all, of {len(self.costs)} tests")
+        for test in self.over():
+            terminalreporter.line(
+                f"OVER BUDGET: {test} takes more than {MOST_SHARE:.0%} of the run. Make it cheaper, mark it "
+                "`thorough`, or mark it `slow` with the reason why it must be in the default set.",
+                red=True,
+            )

@@ -1,0 +1,32 @@
+"""The `steinkern` command in this process, as `main` runs it."""
+
+import contextlib
+import io
+import sys
+
+from steinkern import cli
+from steinkern.terminal import printable
+
+
+def run(patch, words: list[str]) -> tuple[int, str, str]:
+    """The exit code, and what went to standard output and error, of the command in this process."""
+    patch.setattr(sys, "argv", ["steinkern", *words])
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+    return code, out.getvalue(), errors.getvalue()
+
+
+def check_words(code: int, out: str, errors: str) -> None:
+    """No traceback and nothing unforeseen."""
+    assert code in (0, 1, 2, 130), errors + out
+    assert "Traceback" not in out + errors
+
+
+def check_printable(text: str) -> None:
+    """No control characters."""
+    assert all(character == "\n" or printable(character) == character for character in text), text
