@@ -1,5 +1,6 @@
 """Whatever a file unpacks to, no more than its most comes out: zip, gzip, xz, npz, workbooks and downloads."""
 
+import gc
 import gzip
 import io
 import lzma
@@ -186,4 +187,5 @@ def test_an_original_that_is_or_unpacks_too_large_is_refused_by_name(bomb, tmp_p
             fetch(["yacht"], tmp_path, sources=sources)
     finally:
         server.close()
+    gc.collect()  # a connection left open would warn here
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -274,11 +274,19 @@ def _download(name: str, source: Source, scratch: Path, progress: bool) -> Path:
     shelf = pooch.create(
         scratch, "", registry={name: source.checksum}, urls={name: source.url}, retry_if_failed=_RETRIES
     )
-    over_http = pooch.HTTPDownloader(progressbar=shown, chunk_size=2**16)
+    responses: list[Any] = []
+    over_http = pooch.HTTPDownloader(
+        progressbar=shown, chunk_size=2**16, hooks={"response": lambda response, **_: responses.append(response)}
+    )
 
     def download(url: str, output_file: str, shelf: Any) -> None:
-        with open(output_file, "wb") as file:
-            over_http(url, _Bounded(file, source.largest), shelf)
+        try:
+            with open(output_file, "wb") as file:
+                over_http(url, _Bounded(file, source.largest), shelf)
+        finally:  # a download that is cut short leaves its connection open
+            for response in responses:
+                response.close()
+            responses.clear()
 
     try:
         return Path(shelf.fetch(name, downloader=download))
