@@ -3,7 +3,6 @@
 import os
 import signal
 import zlib
-from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -24,8 +23,21 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+# Switches with which XLA compiles in half the time. A version that does not know a switch ends the process, so they are
+# used with the versions that were tried.
+QUICK_XLA = (
+    "--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1",
+    "--xla_cpu_use_fusion_emitters=false",
+)  # fmt: skip
+QUICK_VERSIONS = ("0.10", "0.11", "0.12")
+
+
 def pytest_configure(config):
     checked = config.getoption("jaxtyping_packages", None)  # checks of shapes change what a test costs
+    as_users_compile = checked or config.option.markexpr == "soak"
+    if not as_users_compile and jax.__version__.rpartition(".")[0] in QUICK_VERSIONS:
+        flags = os.environ.get("XLA_FLAGS", "").split()  # of processes that tests start, too
+        os.environ["XLA_FLAGS"] = " ".join([*(flag for flag in QUICK_XLA if flag not in flags), *flags])
     config.pluginmanager.register(Budget(enforced=not checked), "budget")
 
 
@@ -37,23 +49,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.line(
             f"NOT RUN: {len(without)} tests of pages, for want of a browser (apt-get install chromium).", yellow=True
         )
-
-
-@pytest.fixture
-def quickly():
-    """Compile without much optimisation: where programs run once or twice, compiling is all their time."""
-    with compiled_quickly():
-        yield
-
-
-@contextmanager
-def compiled_quickly():
-    """The same for fixtures that outlive a test."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
 DATA = jnp.array([[0.5, 1.0], [1.5, 0.0]])
 
 # ArviZ and what it plots with warn of their own future, and of the single chain.
-pytestmark = [pytest.mark.usefixtures("quickly"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def log_likelihood(parameters, row):

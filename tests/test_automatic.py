@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from tests.conftest import compiled_quickly
 
 MEAN, SDS = np.array([3.0, -200.0]), np.array([1e-3, 50.0])
 
@@ -21,8 +20,7 @@ def badly_scaled(x):
 
 @pytest.fixture(scope="module")
 def on_a_gaussian():
-    with compiled_quickly():
-        return sk.sample(jr.key(0), badly_scaled, np.zeros(2))
+    return sk.sample(jr.key(0), badly_scaled, np.zeros(2))
 
 
 def test_a_badly_scaled_gaussian_is_found_from_afar_and_nothing_warns(on_a_gaussian):
@@ -76,7 +74,7 @@ def test_the_page_speaks_of_chains_not_of_particles_that_move(on_a_gaussian, tmp
     assert "as the particles come to rest" not in page
 
 
-def test_more_particles_than_chains_have_a_history_too(quickly):
+def test_more_particles_than_chains_have_a_history_too():
     result = sk.sample(jr.key(0), badly_scaled, np.zeros(2), 250)
     clouds = result.history.particles
     assert clouds.shape[1:] == (250, 2)
@@ -114,7 +112,7 @@ def test_some_of_the_particles_claim_no_quality_of_all(on_a_gaussian):
     assert len(both.points) == 200
 
 
-def test_the_same_key_gives_the_same_particles_and_another_gives_others(on_a_gaussian, quickly):
+def test_the_same_key_gives_the_same_particles_and_another_gives_others(on_a_gaussian):
     again = sk.sample(jr.key(0), badly_scaled, np.zeros(2), np.int64(100))
     np.testing.assert_array_equal(again.points, on_a_gaussian.points)
     other = sk.sample(jr.key(1), badly_scaled, np.zeros(2))
@@ -122,7 +120,7 @@ def test_the_same_key_gives_the_same_particles_and_another_gives_others(on_a_gau
 
 
 @pytest.mark.thorough
-def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(quickly, tmp_path):
+def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(tmp_path):
     seen = np.full(9, 2.0)
 
     def log_density(parameters, data):  # Gamma(1 + 9 · 2, 1 + 9) for a Poisson rate
@@ -142,7 +140,7 @@ def test_constraints_data_and_pytrees_come_back_in_their_own_coordinates(quickly
 
 
 @pytest.mark.thorough
-def test_a_numpyro_model_needs_no_start(quickly):
+def test_a_numpyro_model_needs_no_start():
     numpyro = pytest.importorskip("numpyro")
 
     def model():
@@ -177,7 +175,7 @@ def test_a_numpyro_model_with_arguments_or_minibatches_is_refused_with_the_way_o
 
 
 @pytest.mark.thorough
-def test_a_narrow_direction_is_kept_and_reverse_mode_alone_is_enough(quickly):
+def test_a_narrow_direction_is_kept_and_reverse_mode_alone_is_enough():
     @jax.custom_vjp
     def log_density(x):
         return -0.5 * (x[0] ** 2 + x[1] ** 2 + ((x[2] - x[0] - x[1]) / 1e-3) ** 2)
@@ -216,7 +214,7 @@ def test_bad_input_is_told_by_name():
         sk.sample(jr.key(0), sk.Posterior(lambda x: 0.0, lambda x, row: row - x, 3), np.zeros(()))
 
 
-def test_switches_of_precision_are_left_alone_and_double_precision_is_used(quickly, caplog):
+def test_switches_of_precision_are_left_alone_and_double_precision_is_used(caplog):
     jax.config.update("jax_enable_x64", False)
     try:
         seen = []

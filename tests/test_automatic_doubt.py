@@ -71,7 +71,7 @@ def test_spreads_that_double_again_and_again_are_a_runaway():
     [(lambda x: -0.5 * x[0] ** 2 + 0 * x[1], r"x\[1\]"), (lambda x: -0.5 * x[1] ** 2 + x[0], r"x\[0\]")],
     ids=["flat", "growing"],
 )
-def test_an_improper_density_is_divergence_and_names_the_coordinate(function, culprit, quickly):
+def test_an_improper_density_is_divergence_and_names_the_coordinate(function, culprit):
     with pytest.raises(sk.DivergedError, match=f"came to no end.*farthest in '{culprit}'.*proper prior"):
         sk.sample(jr.key(0), function, np.zeros(2))
     result = sk.sample(jr.key(0), function, np.zeros(2), throw=False)
@@ -79,7 +79,7 @@ def test_an_improper_density_is_divergence_and_names_the_coordinate(function, cu
     assert result.quality is None
 
 
-def test_a_slip_of_the_sign_is_told(quickly):
+def test_a_slip_of_the_sign_is_told():
     with pytest.raises(sk.DivergedError, match="did you pass −log p in place of log p"):
         sk.sample(jr.key(0), lambda x: 0.5 * jnp.sum(x**2), np.zeros(2))
 
@@ -94,7 +94,7 @@ def test_a_hard_edge_ends_the_search_and_is_no_runaway():
         assert np.all(found.cloud(noise)[:, 0] > 0)
 
 
-def test_a_density_that_curves_upwards_is_no_gaussian_at_rest(quickly):
+def test_a_density_that_curves_upwards_is_no_gaussian_at_rest():
     noise = even_noise(jr.key(0), 100, 2, jnp.float64)
     found = nearest_gaussian(bound(lambda x: 0.5 * jnp.sum(x**2)), jnp.zeros(2), noise)
     assert float(jnp.max(jnp.abs(found.cloud(noise)))) > 1e50
@@ -107,7 +107,7 @@ def test_a_density_that_curves_upwards_is_no_gaussian_at_rest(quickly):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("improper", ["2 cos", "separated"])
-def test_chains_that_run_away_are_divergence_and_no_particle_is_infinite(improper, quickly):
+def test_chains_that_run_away_are_divergence_and_no_particle_is_infinite(improper):
     features = np.random.default_rng(0).normal(size=(40, 2))
     labels = (features @ np.array([2.0, -1.0]) > 0).astype(float)
 
@@ -126,7 +126,7 @@ def test_chains_that_run_away_are_divergence_and_no_particle_is_infinite(imprope
 
 
 @pytest.mark.thorough
-def test_a_density_with_an_edge_that_is_not_declared_warns_and_is_not_far_off(quickly):
+def test_a_density_with_an_edge_that_is_not_declared_warns_and_is_not_far_off():
     with pytest.warns(sk.SteinWarning, match="the density has an edge"):
         result = sk.sample(jr.key(0), lambda x: jnp.where(x[0] > 0, -0.5 * x[0] ** 2, -jnp.inf), np.ones(1))
     points = np.asarray(result.points)
@@ -150,7 +150,7 @@ def test_a_second_maximum_of_the_bound_over_scales_is_another_part():
     assert second_scale(np.maximum(one, -0.5 - (places - 1) ** 2), 10.0) is None  # no valley between
 
 
-def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other(quickly):
+def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other():
     d = 4
     target = bound(two_parts(0.5, 0.0, 0.1, 2.0, d), d)
     noise = even_noise(jr.key(0), 100, d, jnp.float64)
@@ -178,7 +178,7 @@ def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other(quickly):
     ],
     ids=["from the narrow part", "from the wide part", "beside the centre"],
 )
-def test_half_of_the_mass_is_not_called_converged(log_density, start, quickly):
+def test_half_of_the_mass_is_not_called_converged(log_density, start):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sk.SteinWarning)
         results = [sk.sample(jr.key(seed), log_density, start) for seed in range(3)]
@@ -191,7 +191,7 @@ def test_half_of_the_mass_is_not_called_converged(log_density, start, quickly):
 
 
 @pytest.mark.thorough
-def test_a_funnel_warns(quickly):
+def test_a_funnel_warns():
     for seed in range(3):  # of 100 runs, 20 keys and funnels of 3 to 10 dimensions, with two versions of JAX, all did
         with pytest.warns(sk.SteinWarning):
             result = sk.sample(jr.key(seed), funnel, np.zeros(4))
@@ -200,7 +200,7 @@ def test_a_funnel_warns(quickly):
 
 
 @pytest.mark.thorough
-def test_along_a_sharp_bend_errors_are_as_stated_and_particles_stand_on_the_ridge(quickly, tmp_path):
+def test_along_a_sharp_bend_errors_are_as_stated_and_particles_stand_on_the_ridge(tmp_path):
     def banana(x):
         return -(x[0] ** 2) / 8 - (x[1] - x[0] ** 2 / 4) ** 2 / 0.18
 
@@ -218,7 +218,7 @@ def test_along_a_sharp_bend_errors_are_as_stated_and_particles_stand_on_the_ridg
 
 
 @pytest.mark.thorough
-def test_four_separate_modes_have_their_shares_though_one_start_was_given(quickly):
+def test_four_separate_modes_have_their_shares_though_one_start_was_given():
     centres = jnp.array([[-4.0, -4.0], [4.0, -4.0], [-4.0, 4.0], [4.0, 4.0]])
     shares = jnp.log(jnp.array([0.4, 0.3, 0.2, 0.1]))
 

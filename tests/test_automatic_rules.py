@@ -15,7 +15,6 @@ from steinkern.automatic.mixing import drifting, mixing, settled
 from steinkern.automatic.placing import nearest_draws, placed, with_moments
 from steinkern.automatic.quality import along_directions
 from steinkern.metric import DenseMetric
-from tests.conftest import compiled_quickly
 
 MEAN, SDS = np.array([3.0, -200.0]), np.array([1e-3, 50.0])
 
@@ -81,10 +80,9 @@ def chains():
     start = jnp.diag(jnp.full(2, 2.5))
     sampler = sk.Hamiltonian(metric_of(start), jnp.asarray(0.2))
     state = sampler.init(target, jr.normal(jr.key(0), (100, 2)))
-    with compiled_quickly():
-        state, step, draws = one_round(jr.key(1), target, sampler, state, None, jnp.ones(()))
-        metric = measured_metric(draws, start)
-        _, after, draws = one_round(jr.key(2), target, sk.Hamiltonian(metric, step), state, None, jnp.zeros(()))
+    state, step, draws = one_round(jr.key(1), target, sampler, state, None, jnp.ones(()))
+    metric = measured_metric(draws, start)
+    _, after, draws = one_round(jr.key(2), target, sk.Hamiltonian(metric, step), state, None, jnp.zeros(()))
     assert float(after) == pytest.approx(float(step))  # a rate of 0 leaves it
     return draws, metric, step
 
@@ -140,7 +138,7 @@ def test_a_correction_that_is_no_noise_is_refused_and_an_edge_is_seen():
 
 
 @pytest.mark.thorough
-def test_a_jump_leaves_the_target_as_it_is(quickly):
+def test_a_jump_leaves_the_target_as_it_is():
     target = bound(lambda x: jnp.sum(3 * x - jnp.exp(x)))
     exact = jnp.log(jr.gamma(jr.key(0), 3.0, (4000, 2)))
     sampler = sk.Hamiltonian(metric_of(jnp.full(2, 2.5)), 1e-6, 1)  # so short that jumps alone move the chains

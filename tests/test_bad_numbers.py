@@ -156,7 +156,6 @@ def _rough_jvp(primals, tangents):
     return 0.0 * x, _slope(x) * t
 
 
-@pytest.mark.usefixtures("quickly")
 def test_a_particle_of_infinite_curvature_is_found_as_well():
     def log_density(x):
         return -0.5 * (x[0] - 1.0) ** 2 - 0.5 * x[1] ** 2 + rough(x[0])
@@ -168,7 +167,6 @@ def test_a_particle_of_infinite_curvature_is_found_as_well():
     assert result.faults.frozen > 0
 
 
-@pytest.mark.usefixtures("quickly")
 def test_curvature_that_is_not_finite_enters_no_running_average():
     def log_density(x):
         return -0.5 * (x[0] + 3.0) ** 2 - 0.5 * x[1] ** 2 + rough(2.25 - jnp.abs(x[0] - 1.77))
@@ -183,7 +181,6 @@ def test_curvature_that_is_not_finite_enters_no_running_average():
     assert np.all(np.isfinite(result.loop.state.rule.curvature.as_matrix()))
 
 
-@pytest.mark.usefixtures("quickly")
 def test_a_gradient_free_run_is_mended_without_a_gradient():
     def log_density(x):
         return jnp.where(x[0] > 1.5, jnp.nan, gaussian(x))
@@ -220,7 +217,6 @@ INDEFINITE = sk.Hessian(repair=None)
     ],
     ids=["average", "mixture", "svn"],
 )
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_a_metric_that_cannot_be_factorised_is_damped_for_that_step(make):
     start = 0.1 * START
@@ -233,7 +229,6 @@ def test_a_metric_that_cannot_be_factorised_is_damped_for_that_step(make):
     assert fit(saddle, weaker, start, num_steps=1).faults.damped == 1
 
 
-@pytest.mark.usefixtures("quickly")
 def test_damping_is_as_it_was_where_the_metric_can_be_factorised_again():
     sampler = sk.matrix_svgd("average", INDEFINITE, sk.RBF(1.0), optax.sgd(0.3))
     result = fit(saddle, sampler, 0.5 * START, num_steps=150)
@@ -252,7 +247,6 @@ def spike(x):
 NEEDLED = jnp.asarray(START).at[0].set(jnp.array([3.01, 3.0]))
 
 
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_an_absurd_move_is_shortened_to_the_limit_and_no_other_is_touched():
     limited, free = (
@@ -276,14 +270,12 @@ def test_ordinary_moves_are_left_alone_to_the_last_bit(sampler):
     np.testing.assert_array_equal(limited.points, free.points)
 
 
-@pytest.mark.usefixtures("quickly")
 def test_particles_that_coincide_may_move_as_far_as_they_like():
     with pytest.warns(sk.SteinWarning, match="same point"):
         result = fit(gaussian, sk.svgd(), np.full((4, 2), 1e-3), num_steps=3)
     assert result.faults.shortened == 0
 
 
-@pytest.mark.usefixtures("quickly")
 def test_an_explosion_is_divergence_before_it_overflows():
     # Each step turns x into -1e4 x: far from overflow after twenty of them, and far from the target.
     result = fit(lambda x: 1e5 * gaussian(x), sk.svgd(sk.RBF(1.0), optax.sgd(1.0)), num_steps=20, throw=False)
@@ -305,7 +297,6 @@ def scaled(x, scale):
     [sk.svgd(), sk.matrix_svgd("average", sk.Hessian()), sk.matrix_svgd("mixture", sk.Hessian())],
     ids=["svgd", "average", "mixture"],
 )
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_huge_and_tiny_scales_end_finite_or_say_why(sampler, dtype):
     for scale in (1e-30, 1e-12, 1e12, 1e30):

@@ -57,20 +57,17 @@ def assert_medians_are_numpys(numbers, dtype, generator):
 
 
 @precisions
-@pytest.mark.usefixtures("quickly")
 def test_few_pairs_and_many_have_exactly_the_median_of_numpy(dtype, generator):
     assert_medians_are_numpys(range(2, 18), dtype, generator)
 
 
 @precisions
-@pytest.mark.usefixtures("quickly")
 def test_the_search_for_many_pairs_is_exact_for_few_as_well(dtype, generator, monkeypatch):
     monkeypatch.setattr(sk.bandwidth, "_FEW_PAIRS", 0)
     assert_medians_are_numpys([2, 5, 16], dtype, generator)
 
 
 @precisions
-@pytest.mark.usefixtures("quickly")
 def test_few_pairs_and_many_give_the_same_bandwidth_where_points_are_not_finite(dtype, generator, monkeypatch):
     points = generator.standard_normal((6, 9, 3)).astype(dtype)
     points[0, 0] = np.sqrt(np.finfo(dtype).max)  # its square is infinite

@@ -12,8 +12,6 @@ import pytest
 import steinkern as sk
 from steinkern import caution
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def draws(n: int, d: int, dtype=float):
     return np.random.default_rng(0).normal(size=(n, d)).astype(dtype)

@@ -169,7 +169,6 @@ def in_default_set(case: SamplerCase, dtype: str) -> bool:
     [pytest.param(*one, marks=[] if in_default_set(*one) else pytest.mark.thorough) for one in STOPPED],
     ids=lambda value: getattr(value, "name", value),
 )
-@pytest.mark.usefixtures("quickly")
 def test_a_run_that_died_goes_on_bit_for_bit(case: SamplerCase, dtype, tmp_path):
     problem = regression(20)
     data = jax.tree.map(lambda leaf: leaf.astype(dtype), problem.data)
@@ -386,12 +385,12 @@ def test_a_directory_that_cannot_be_written_to_is_refused_before_any_long_work(t
 # SIGKILL.
 
 
-def start(directory: Path, dtype: str, quick: bool) -> subprocess.Popen:
-    """The run in a process of its own; `quick` compiles it as the fixture `quickly` does."""
+def start(directory: Path, dtype: str) -> subprocess.Popen:
+    """The run in a process of its own."""
     root = Path(__file__).parent.parent
     paths = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "tests.killed_run", str(directory), dtype]
-    environment = {**os.environ, "PYTHONPATH": paths, "JAX_DISABLE_MOST_OPTIMIZATIONS": str(quick)}
+    environment = {**os.environ, "PYTHONPATH": paths}
     return subprocess.Popen(command, env=environment, cwd=root, stderr=subprocess.PIPE)
 
 
@@ -411,14 +410,14 @@ def kill_at(process: subprocess.Popen, directory: Path, step: int, while_writing
     return False
 
 
-def killed_and_resumed(directory: Path, dtype: str, number: int, seed: int, quick: bool) -> int:
+def killed_and_resumed(directory: Path, dtype: str, number: int, seed: int) -> int:
     """Kill a run so many times, every second time during a write, and let it end; how many kills met it running."""
     steps = np.sort(np.random.default_rng(seed).integers(0, killed_run.NUM_STEPS - 200, number))
     met = 0
     for turn, step in enumerate(steps):
-        with start(directory, dtype, quick) as process:
+        with start(directory, dtype) as process:
             met += kill_at(process, directory, max(int(step), newest(directory)), while_writing=turn % 2 == 0)
-    with start(directory, dtype, quick) as process:
+    with start(directory, dtype) as process:
         assert process.wait() == 0, process.stderr.read().decode()
     with np.load(directory / "end.npz", allow_pickle=False) as end:
         actual = [end[name] for name in end.files]
@@ -430,12 +429,11 @@ def killed_and_resumed(directory: Path, dtype: str, number: int, seed: int, quic
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("quickly")
 def test_a_run_killed_three_times_ends_bit_for_bit_as_one_that_was_not(tmp_path):
-    assert killed_and_resumed(tmp_path, "float32", 3, seed=0, quick=True) == 3
+    assert killed_and_resumed(tmp_path, "float32", 3, seed=0) == 3
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_run_killed_many_times_ends_bit_for_bit_as_one_that_was_not(dtype, tmp_path):
-    assert killed_and_resumed(tmp_path, dtype, 25, seed=1, quick=False) == 25
+    assert killed_and_resumed(tmp_path, dtype, 25, seed=1) == 25

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 import steinkern as sk
 from steinkern import cli
 from tests import browser
-from tests.conftest import compiled_quickly
 
 
 def run(*arguments: str):
@@ -32,8 +31,7 @@ def test_version_is_printed():
 def quick_study(tmp_path_factory):
     directory = tmp_path_factory.mktemp("toy")
     options = ["--quick", "--seeds", "2", "--targets", "star,sine_released", "--out", str(directory)]
-    with compiled_quickly():
-        return run("reproduce", "toy", *options), directory
+    return run("reproduce", "toy", *options), directory
 
 
 @pytest.mark.thorough

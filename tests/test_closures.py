@@ -128,7 +128,7 @@ def test_an_error_within_leaves_the_switches_as_they_were(single):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["closure", "globals, compiled", "callable object"])
-def test_sampling_leaves_programs_arrays_and_other_threads_as_they_were(single, quickly, caplog, name):
+def test_sampling_leaves_programs_arrays_and_other_threads_as_they_were(single, caplog, name):
     function, index, data = cases()[name]
     own = jax.jit(lambda x: function(x))
     value = own(jnp.asarray(START))

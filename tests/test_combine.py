@@ -10,8 +10,6 @@ import pytest
 
 import steinkern as sk
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def log_density(parameters):
     return -0.5 * jnp.sum((parameters["mean"] - 1) ** 2) - parameters["scale"]

@@ -34,8 +34,6 @@ from steinkern.models import logistic_posterior
 
 RESULTS = Path(__file__).parent.parent / "results" / "covtype"
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def miniature(rows: int = 200) -> Classification:
     generator = np.random.default_rng(5)

@@ -37,7 +37,7 @@ WARNS = {"Some parameters particles, the rest shared": "10 particles span at mos
 """Sections of the README whose run warns, as they say."""
 
 
-def test_the_first_lines_of_the_readme_run(single_precision, quickly, monkeypatch, tmp_path, capsys):
+def test_the_first_lines_of_the_readme_run(single_precision, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     code = sections_with_code(ROOT / "README.md")["Five lines"]
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -55,7 +55,7 @@ def assert_five_lines(printed: str) -> None:
 
 @pytest.mark.thorough
 def test_every_section_of_the_readme_runs_on_its_own_and_says_what_it_says(
-    single_precision, quickly, capsys, monkeypatch, tmp_path
+    single_precision, capsys, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
     found: dict[str, dict] = {}

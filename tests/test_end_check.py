@@ -11,7 +11,6 @@ import pytest
 
 import steinkern as sk
 
-pytestmark = pytest.mark.usefixtures("quickly")
 STILL, SLOW = optax.sgd(1e-3), optax.sgd(1e-6)  # one object, one program
 
 

@@ -23,9 +23,6 @@ from steinkern.checkpoint import DamagedCheckpoint, Saved, read, write
 from steinkern.experiments.datasets import path_of, read_arrays
 from tests.commands import check_words, run
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
-
 FEW = 25  # cases of a kind in the ordinary run
 
 

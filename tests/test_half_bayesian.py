@@ -10,8 +10,6 @@ import pytest
 
 import steinkern as sk
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def tree(n: int = 5):
     return {"net": {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, "output": jnp.ones((n, 2)), "output_bias": jnp.ones(4)}

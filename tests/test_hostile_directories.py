@@ -20,7 +20,6 @@ from steinkern.files import DirectoryLock
 from steinkern.report import read_run
 from steinkern.report.facts import facts
 from tests.commands import check_printable, check_words, run
-from tests.conftest import compiled_quickly
 
 posix = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes and links of POSIX")
 FILE = "def f(x):\n    return -0.5 * (x**2).sum()\n"
@@ -34,16 +33,15 @@ def finished(tmp_path_factory):
     file, out = directory / "density.py", directory / "run" / "p.npz"
     file.write_text(FILE)
     start = np.random.default_rng(0).normal(size=(4, 2))
-    with compiled_quickly():
-        result = sk.fit(
-            jr.key(0),
-            density,
-            sk.svgd(),
-            start,
-            num_steps=3,
-            record_particles=True,
-            checkpoint=out.parent / "checkpoint",
-        )
+    result = sk.fit(
+        jr.key(0),
+        density,
+        sk.svgd(),
+        start,
+        num_steps=3,
+        record_particles=True,
+        checkpoint=out.parent / "checkpoint",
+    )
     options = {
         cli_run.TARGET: f"{file}:f",
         "--dim": 2,

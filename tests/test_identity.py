@@ -63,7 +63,6 @@ def fit(directory, options, num_steps=2, **changes):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 def test_a_checkpoint_of_another_run_is_refused_and_one_of_the_same_is_not(case, tmp_path):
@@ -103,7 +102,6 @@ def test_digests_are_those_of_another_process_that_traced_in_another_order():
     assert found[0] == found[1]
 
 
-@pytest.mark.usefixtures("quickly")
 def test_a_combined_result_is_known_by_its_particles(tmp_path):
     # The first eight particles, whose log densities are compared as well, are the same in both.
     starts = np.random.default_rng(0).normal(size=(3, 9, 2))

@@ -11,8 +11,6 @@ import pytest
 
 import steinkern as sk
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 @pytest.fixture
 def as_installed():

@@ -4,7 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import scipy.linalg
 from scipy.special import softmax
 
@@ -31,9 +30,6 @@ from .kfac_cases import (
     measured_in,
 )
 from .test_linear import dense_matrix
-
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 # ------------------------------------------------------------------------------------------------ where KFAC is exact
 

@@ -31,8 +31,6 @@ from .kfac_cases import (
 )
 from .test_linear import dense_matrix, largest_array
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 class Mixed(eqx.Module):
     """Layers deep in the tree between parameters of other kinds, a scalar output, and a layer of a scalar input."""

@@ -12,8 +12,6 @@ from steinkern.metric import DenseMetric
 from .kfac_cases import NUM_DATA, Case, Example, assert_close, flat, jit, measured_in
 from .test_linear import dense_matrix
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 DAMPING, BASE, PARTICLES = 0.1, sk.Isotropic(sk.RBF(0.7)), 4
 TINY = Case("one layer and unknown noise", sk.GaussianNoise(), None, (2, 2), (True,))
 

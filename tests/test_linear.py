@@ -20,8 +20,6 @@ import steinkern as sk
 
 from .cases import random_positive_definite
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 DAMPING = 0.3
 
 

@@ -12,7 +12,6 @@ from steinkern import definition
 
 from .cases import KERNEL_CASES, SOME_KERNELS, KernelCase, over, random_scored
 
-pytestmark = pytest.mark.usefixtures("quickly")
 kernel_cases = over(KERNEL_CASES)
 
 

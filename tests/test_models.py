@@ -16,8 +16,6 @@ from scipy.special import expit
 import steinkern as sk
 from steinkern.models import NetworkPrior, RegressionNetwork
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 SIZES = (3, 4, 2)
 NOISE = sk.GaussianNoise()
 

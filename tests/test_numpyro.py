@@ -25,9 +25,6 @@ from . import numpyro_reference as reference
 from_model = sk.interop.numpyro.from_model
 
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
-
 @pytest.fixture
 def relaxed():
     """NumPyro relies on JAX's standard promotion; only where a test calls it directly."""

@@ -19,8 +19,6 @@ from steinkern.interop import _model
 
 from_model = sk.interop.numpyro.from_model
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def with_parameter(y):
     scale = numpyro.param("scale", 2.0, constraint=constraints.positive)

@@ -20,8 +20,6 @@ from .odd_inputs import (
     leaves,
 )
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 KINDS = {**SAME_NUMBERS, **NO_ANSWER, **EITHER, **SHAPES}
 
 # A sample of the battery below: every kind once or so, on functions that are quickly called.

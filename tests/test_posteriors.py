@@ -14,7 +14,6 @@ from benchmarks.posteriors.target import Target
 from benchmarks.posteriors.targets import KINDS, TARGETS
 
 from steinkern.experiments.results import read_results
-from tests.conftest import compiled_quickly
 
 REFERENCES = references.read_references()
 
@@ -42,8 +41,7 @@ def evaluated():
             name: jax.vmap(jax.value_and_grad(target.log_density))(points[name]) for name, target in TARGETS.items()
         }
 
-    with compiled_quickly():
-        return jax.tree.map(np.asarray, run(points))
+    return jax.tree.map(np.asarray, run(points))
 
 
 @pytest.mark.thorough
@@ -96,7 +94,7 @@ def test_references_of_gaussians_follow_from_their_log_density(name, evaluated):
 
 
 @pytest.mark.thorough
-def test_references_of_banana_and_four_modes_agree_with_a_grid(quickly):
+def test_references_of_banana_and_four_modes_agree_with_a_grid():
     axis = np.linspace(-12, 12, 201)
     points = np.stack(np.meshgrid(axis, axis * 2 + 6, indexing="ij"), -1).reshape(-1, 2)
     for name in ("banana", "four-modes"):
@@ -118,7 +116,7 @@ def test_the_reference_of_the_funnel_agrees_with_draws():
 
 
 @pytest.mark.thorough
-def test_the_mode_of_a_gaussian_gives_its_moments(quickly):
+def test_the_mode_of_a_gaussian_gives_its_moments():
     mean, covariance = shapes.ANISOTROPIC
     mode = find_mode(TARGETS["gaussian-anisotropic"].log_density, np.zeros(20))
     np.testing.assert_allclose(mode.point, mean, rtol=1e-6, atol=1e-8)

@@ -10,8 +10,6 @@ from scipy.special import logsumexp
 
 import steinkern as sk
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 X = jnp.linspace(-1.0, 1.0, 7)
 LABELS = jnp.sin(3 * X)
 

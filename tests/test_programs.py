@@ -6,13 +6,11 @@ import weakref
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import pytest
 
 import steinkern as sk
 from steinkern import programs
 from steinkern.programs import compiled
 
-pytestmark = pytest.mark.usefixtures("quickly")
 STARTS = np.random.default_rng(0).normal(size=(4, 2))
 
 

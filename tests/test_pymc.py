@@ -25,7 +25,6 @@ except ModuleNotFoundError:  # `make test` installs it; who has an environment o
     pytest.skip("needs PyMC: pip install 'steinkern[pymc]'", allow_module_level=True)
 
 pytestmark = [
-    pytest.mark.usefixtures("quickly"),
     pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc"),
     pytest.mark.thorough,  # the import of PyMC alone takes as long as a hundred other tests
 ]

@@ -19,7 +19,6 @@ from steinkern.radial import gpu, radial_divergence, radial_velocity, tiled
 from steinkern.radial.sums import Sums, velocity_sums
 from steinkern.radial.tiled import over_tiles
 
-pytestmark = pytest.mark.usefixtures("quickly")
 BOUNDS = {"float32": 1e-5, "fast": 3e-4, "fastest": 2e-2}  # what `Isotropic` promises
 KERNELS = {"RBF": sk.RBF(), "IMQ": sk.IMQ(), "IMQ of another power": sk.IMQ(exponent=-0.7)}
 

@@ -18,7 +18,6 @@ from steinkern.checkpoint import newest, write
 from steinkern.report import charts, read_run, tables, write_report
 from steinkern.report.flow import MISSING, flow
 from steinkern.report.record import Frames
-from tests.conftest import compiled_quickly
 from tests.pages import record
 
 EVIL = "<script>alert('x')</script> & \"µ\" \u2028 \ud800 " + 200 * "long "
@@ -41,8 +40,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(directory):
-    with compiled_quickly():
-        return fitted(directory, record_particles=True)
+    return fitted(directory, record_particles=True)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +93,7 @@ def test_the_script_gets_the_particles_of_the_history_in_their_own_coordinates(h
     np.testing.assert_allclose(drawn, expected, atol=1e-3)
 
 
-def test_all_four_traces_are_drawn_and_the_discrepancy_is_that_of_the_particles(html, result, quickly):
+def test_all_four_traces_are_drawn_and_the_discrepancy_is_that_of_the_particles(html, result):
     assert html.count('class="curve"') == 4
     scores = jnp.concatenate([1 - result.particles["scale"][:, None], -result.particles["weights"]], axis=1)
     expected = float(jnp.sqrt(jax.jit(lambda x, s: sk.ksd2(x, s, sk.IMQ()))(result.points, scores)))
@@ -108,7 +106,7 @@ def test_the_page_needs_no_network(html):
     assert "//" not in re.sub(r"<script.*?</script>", "", html, flags=re.S)
 
 
-def test_what_is_missing_is_said_with_the_way_to_have_it(tmp_path, quickly):
+def test_what_is_missing_is_said_with_the_way_to_have_it(tmp_path):
     result = fitted(None)
     html = unescape(read(result.report(tmp_path)))
     assert "Give <code>record_particles=True</code> to <code>fit</code>" in html
@@ -123,7 +121,7 @@ def test_a_result_without_history_has_a_page(tmp_path, result):
     assert "combined from 2 results" in html.lower()
 
 
-def test_data_are_asked_for_where_the_discrepancy_needs_them(tmp_path, quickly):
+def test_data_are_asked_for_where_the_discrepancy_needs_them(tmp_path):
     posterior = sk.Posterior(lambda x: -0.5 * x**2, lambda x, row: -0.5 * (row - x) ** 2, 5)
     data = jnp.arange(5.0)
     result = sk.fit(jr.key(0), posterior, sk.svgd(), jnp.linspace(0.0, 1.0, 4), data, num_steps=2)
@@ -174,13 +172,13 @@ def test_numbers_that_are_not_finite_are_left_out_and_counted(bad, result, tmp_p
     )
 
 
-def test_one_particle_in_one_dimension_has_a_page(tmp_path, quickly):
+def test_one_particle_in_one_dimension_has_a_page(tmp_path):
     result = sk.fit(jr.key(0), lambda x: -0.5 * x**2, sk.svgd(), jnp.ones(1), num_steps=1, record_particles=True)
     content = flow_of(read(result.report(tmp_path)))
     assert (content["names"], content["steps"], content["particles"]) == (["x"], [1], 1)
 
 
-def test_shared_parameters_are_named_and_the_discrepancy_is_that_of_the_end(tmp_path, quickly):
+def test_shared_parameters_are_named_and_the_discrepancy_is_that_of_the_end(tmp_path):
     particles, shared = sk.split({"a": jnp.linspace(0.0, 1.0, 4), "net": jnp.ones((2, 3))}, "a")
     target = sk.LogDensity(lambda p: -0.5 * (p["a"] - jnp.sum(p["net"])) ** 2, shared=shared)
     sampler = sk.half_bayesian(sk.svgd(), 0.01)
@@ -216,7 +214,7 @@ def test_code_in_advice_is_code_on_the_page_and_nothing_in_it_is_markup(tmp_path
     assert "<span>See <code>fit</code>.</span>" in html
 
 
-def test_warnings_of_fit_are_kept_in_the_result(quickly):
+def test_warnings_of_fit_are_kept_in_the_result():
     with pytest.warns(sk.SteinWarning, match="exactly zero") as caught:
         result = sk.fit(jr.key(0), lambda x: jnp.round(x), sk.svgd(), jnp.linspace(0.0, 3.0, 4), num_steps=1)
     assert result.warnings == tuple(str(one.message) for one in caught)
@@ -234,7 +232,7 @@ def test_a_page_from_the_checkpoint_has_the_same_traces_and_the_unconstrained_pa
     assert "holds no target" in run.traces["KSD"].note
 
 
-def test_with_the_target_a_checkpoint_gives_the_sites_and_the_discrepancy(directory, result, quickly):
+def test_with_the_target_a_checkpoint_gives_the_sites_and_the_discrepancy(directory, result):
     run = read_run(directory, result.target)
     np.testing.assert_allclose(run.sites["scale"], result.particles["scale"], rtol=1e-12)
     np.testing.assert_allclose(run.frames.sites["scale"], result.history.particles["scale"], rtol=1e-12)

@@ -241,7 +241,6 @@ def called_back(x, data):
 called_back.defjvp(lambda values, slopes: (called_back(*values), -jnp.vdot(values[0], slopes[0])))
 
 
-@pytest.mark.usefixtures("quickly")
 def test_host_callbacks_are_told_by_values_and_a_word(tmp_path, monkeypatch):
     fit_gaussian(tmp_path, 2, target=called_back)
     monkeypatch.setitem(OUTSIDE, "function", lambda x: np.asarray(-0.5 * np.dot(x, x)))

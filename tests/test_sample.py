@@ -19,13 +19,12 @@ from typer.testing import CliRunner
 
 from steinkern import cli, cli_run, cli_sample, cli_target
 from steinkern.result import Status
-from tests.conftest import compiled_quickly
 
 pytestmark = pytest.mark.usefixtures("relaxed")
 
 
 @pytest.fixture
-def relaxed(quickly):
+def relaxed():
     """A user's file is run in a process of its own, where no promotion is strict."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
@@ -93,7 +92,7 @@ FEW = ("--particles", "6", "--steps", "4", "--method", "average")
 def finished(file, tmp_path_factory):
     """The directory of a run, and what was printed."""
     directory = tmp_path_factory.mktemp("finished")
-    with compiled_quickly(), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         done = run("sample", f"{file}:log_density", *FEW, "--out", str(directory / "p.npz"))
     assert done.exit_code == 0, done.output
     return directory, done.output
@@ -111,7 +110,7 @@ def test_a_log_density_becomes_particles_and_a_page(finished):
 
 
 @pytest.mark.thorough
-def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path, quickly):
+def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         done = run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 0, done.output

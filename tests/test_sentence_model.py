@@ -12,8 +12,6 @@ import pytest
 import steinkern as sk
 from steinkern.experiments.sentence_model import Example, draw, features, log_prior, logits
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 WORDS, WIDTH, UNITS, CLASSES = 30, 6, 4, 3
 
 

@@ -36,8 +36,6 @@ from steinkern.stein import SVGD
 ONES = jnp.ones(2, jnp.float32)
 RESULTS = Path(__file__).parent.parent / "results" / "sentences"
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def test_scores_are_those_of_their_definitions():
     generator = np.random.default_rng(0)

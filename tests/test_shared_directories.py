@@ -15,7 +15,6 @@ import steinkern as sk
 from steinkern import checkpoint, files
 from steinkern.checkpoint import DamagedCheckpoint, Saved, Store, newest, read, remove_run, write
 
-pytestmark = pytest.mark.usefixtures("quickly")
 posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes and locks of POSIX")
 NAME = "step-{:012d}.ckpt".format
 

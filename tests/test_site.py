@@ -41,7 +41,7 @@ def assert_said(printed: str, said: str) -> None:
     assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", said).split(), printed
     for number, expected in zip(NUMBER.findall(printed), NUMBER.findall(said), strict=True):
         digits = len(expected.partition(".")[2].partition("e")[0])
-        # Another machine's float32 takes another path, and so does a program that is compiled quickly.
+        # Another machine's float32 takes another path, and so does another level of optimisation.
         unit = 1.01 * 10.0**-digits
         value = float(number.replace(",", ""))
         assert value == pytest.approx(float(expected.replace(",", "")), rel=0.15, abs=max(unit, 0.05)), printed
@@ -58,7 +58,7 @@ def as_users_run_it():
 @pytest.mark.thorough
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc", "ignore:::arviz")
-def test_examples_run_as_printed_and_print_what_is_said(page: Path, quickly, as_users_run_it, tmp_path, monkeypatch):
+def test_examples_run_as_printed_and_print_what_is_said(page: Path, as_users_run_it, tmp_path, monkeypatch):
     double = "import pymc" in page.read_text()  # PyTensor switches JAX to double precision
     if double:
         pytest.importorskip("pymc")

@@ -3,7 +3,6 @@
 Not exercised here: the true addresses, and whether what they serve today has the digests in `SOURCES`.
 """
 
-import gc
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -19,16 +18,12 @@ from steinkern.experiments.sources import SOURCES, check, digest, fetch, write_a
 
 from .miniatures import MINIATURES, ROWS, Answer, Server, archive, expected_regression, lines, numbers, offer, workbook
 
-# A download that fails leaves its socket to the garbage collector, in pooch.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
 
 @pytest.fixture
 def server():
     running = Server()
     yield running
     running.close()
-    gc.collect()
 
 
 @pytest.fixture(autouse=True)

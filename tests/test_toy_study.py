@@ -15,9 +15,6 @@ from steinkern.experiments.results import Row
 from steinkern.experiments.toy_results import RIVALS, Run, rows_of, run_target, shown_iterations, table, verdicts
 from steinkern.experiments.toy_study import METHODS, Setting, cells, recorded_settings, trajectory, tune, winner
 from steinkern.experiments.toy_targets import PAPER, TARGETS, LogMMD
-from tests.conftest import compiled_quickly
-
-pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def test_tuning_seeds_are_not_reported_seeds():
@@ -113,8 +110,7 @@ def test_winner_of_an_empty_search_is_a_clear_error():
 
 @pytest.fixture(scope="module")
 def short_run() -> Run:
-    with compiled_quickly():
-        return run_target("star", recorded_settings()["star"], seeds=(0, 1, 2), last=30)
+    return run_target("star", recorded_settings()["star"], seeds=(0, 1, 2), last=30)
 
 
 def test_methods_that_are_finished_are_not_run_again(monkeypatch, tmp_path):

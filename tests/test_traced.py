@@ -16,8 +16,6 @@ from steinkern import loop
 ROOT = Path(__file__).parent.parent
 PARTS = ("batch", "score", "curvature", "factorisation", "bandwidth", "velocity")
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 @pytest.mark.thorough
 def test_every_part_of_a_fit_is_found_in_the_compiled_loop(monkeypatch):

@@ -11,8 +11,6 @@ import pytest
 import steinkern as sk
 from steinkern.experiments.training import measured_run
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 NUM_DATA, BATCH = 20, 4
 FEATURES = np.random.default_rng(0).standard_normal((NUM_DATA, 2))
 

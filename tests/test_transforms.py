@@ -9,7 +9,6 @@ import pytest
 
 import steinkern as sk
 
-pytestmark = pytest.mark.usefixtures("quickly")
 STEPS = 6
 
 

@@ -23,8 +23,6 @@ from steinkern.experiments.uci_table import Finished, table, verdicts
 
 RESULTS = Path(__file__).parent.parent / "results" / "uci"
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def miniature(name: str = "boston", rows: int = 30, splits: int = 2) -> Regression:
     generator = np.random.default_rng(3)

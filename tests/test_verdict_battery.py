@@ -6,7 +6,7 @@ from benchmarks.verdicts import HEALTHY, SICK, spoken
 
 import steinkern as sk
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quickly")]
+pytestmark = pytest.mark.thorough
 SLOW = (
     "mixture",
     "cancer",
