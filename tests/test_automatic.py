@@ -74,6 +74,7 @@ def test_the_page_speaks_of_chains_not_of_particles_that_move(on_a_gaussian, tmp
     assert "as the particles come to rest" not in page
 
 
+@pytest.mark.thorough
 def test_more_particles_than_chains_have_a_history_too():
     result = sk.sample(jr.key(0), badly_scaled, np.zeros(2), 250)
     clouds = result.history.particles

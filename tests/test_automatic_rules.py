@@ -35,6 +35,7 @@ def test_the_nearest_gaussian_of_a_gaussian_is_itself():
     np.testing.assert_allclose(found.precision, np.diag(SDS**-2.0), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_nearest_gaussian_satisfies_steins_identities_over_its_own_cloud():
     def skewed(x):
         return jnp.sum(3 * x - jnp.exp(x)) - 0.1 * x[0] * x[1]

@@ -63,8 +63,8 @@ def test_healthy_runs_are_quiet(sampler):
     "sampler",
     [
         sk.svgd(sk.RBF(1e-4), optax.sgd(1.0)),
-        sk.svgd(sk.IMQ(1e-6, exponent=-2.0), optax.sgd(1.0)),
-        sk.matrix_svgd("average", sk.Hessian(), sk.RBF(1e-4)),
+        pytest.param(sk.svgd(sk.IMQ(1e-6, exponent=-2.0), optax.sgd(1.0)), marks=pytest.mark.thorough),
+        pytest.param(sk.matrix_svgd("average", sk.Hessian(), sk.RBF(1e-4)), marks=pytest.mark.thorough),
     ],
     ids=["rbf", "imq", "average"],
 )
@@ -151,7 +151,7 @@ def test_a_gradient_that_is_none_is_warned_of_before_the_run(target, words, dtyp
         fit(target, particles=2 * draws(20, 2, dtype), num_steps=1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     "target",
     [

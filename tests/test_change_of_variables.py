@@ -92,9 +92,14 @@ COORDINATES = sk.Graphical.coordinatewise(sk.IMQ(0.8), D)
         pytest.param(RADIAL, sk.Preconditioned(RADIAL, DenseMetric.of(MATRIX.T @ MATRIX)), id="preconditioned"),
         pytest.param(RADIAL, sk.Transformed(RADIAL, linear), id="transformed"),
         pytest.param(COORDINATES, sk.Preconditioned(COORDINATES, ROOT), id="preconditioned, graphical"),
-        pytest.param(COORDINATES, sk.Transformed(COORDINATES, linear), id="transformed, graphical"),
         pytest.param(
-            sk.Isotropic(sk.RBF()), sk.Preconditioned(sk.Isotropic(sk.RBF()), ROOT), id="preconditioned, median"
+            COORDINATES, sk.Transformed(COORDINATES, linear), id="transformed, graphical", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            sk.Isotropic(sk.RBF()),
+            sk.Preconditioned(sk.Isotropic(sk.RBF()), ROOT),
+            id="preconditioned, median",
+            marks=pytest.mark.thorough,
         ),
     ],
 )
@@ -140,6 +145,7 @@ def test_the_gap_after_one_step_of_a_nonlinear_map_quarters_with_the_step(key):
     assert 3.9 < gap(points, 0.01, 1) / gap(points, 0.005, 1) < 4.1
 
 
+@pytest.mark.thorough
 def test_the_gap_at_a_fixed_time_of_a_nonlinear_map_halves_with_the_step(key):
     points = first_particles(key)
     assert 1.9 < gap(points, 0.01, 100) / gap(points, 0.005, 200) < 2.1

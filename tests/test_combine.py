@@ -107,7 +107,11 @@ POSTERIOR = sk.Posterior(
 
 @pytest.mark.parametrize(
     ("target", "sampler", "data", "batch_size"),
-    [(TARGET, SAMPLER, None, None), (POSTERIOR, SAMPLER, DATA, 4), (POSTERIOR, sk.sgld(1e-3), DATA, 4)],
+    [
+        pytest.param(TARGET, SAMPLER, None, None, marks=pytest.mark.thorough),
+        (POSTERIOR, SAMPLER, DATA, 4),
+        pytest.param(POSTERIOR, sk.sgld(1e-3), DATA, 4, marks=pytest.mark.thorough),
+    ],
     ids=["svgd", "minibatches", "sgld"],
 )
 def test_steps_by_fold_in_are_those_of_fit(target, sampler, data, batch_size, key):

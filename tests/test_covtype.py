@@ -85,7 +85,7 @@ def test_every_trial_partitions_the_rows_seventy_ten_twenty():
 @pytest.mark.parametrize(
     ("method", "setting", "factor"),
     [
-        ("vanilla", Setting("plain", 0.5), lambda t: 0.5 / 100),
+        pytest.param("vanilla", Setting("plain", 0.5), lambda t: 0.5 / 100, marks=pytest.mark.thorough),
         ("vanilla", Setting("decay", 0.5, horizon=30.0), lambda t: 0.5 / 100 / (1 + t / 30)),
         pytest.param(
             "vanilla", Setting("decay", 0.5, horizon=1.0), lambda t: 0.5 / 100 / (1 + t), marks=pytest.mark.thorough

@@ -154,6 +154,7 @@ def test_a_checkpoint_holds_what_is_shared(key, tmp_path):
         sk.fit(key, other, sampler, particles, (x, y), num_steps=10, batch_size=5, checkpoint=tmp_path)
 
 
+@pytest.mark.thorough
 def test_functions_among_the_shared_leaves_stay_where_they_are(key):
     network = eqx.nn.MLP(2, 4, 8, 1, key=key)
     parameters = {"network": network, "output": jr.normal(key, (5, 4))}

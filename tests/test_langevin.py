@@ -146,6 +146,7 @@ def test_chains_on_a_gaussian_reach_the_variance_of_the_discretised_chain(sample
     assert jnp.all(jnp.abs(jnp.mean(points, axis=0)) < 4 * jnp.sqrt(expected / n))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("correction", "variance"),
     [(False, (1 + 2 * np.sqrt(2 / np.pi)) / (1 + np.sqrt(2 / np.pi))), (True, 1.0)],

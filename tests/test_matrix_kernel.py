@@ -54,7 +54,7 @@ def test_divergence_matches_autodiff_of_the_definition(case: KernelCase, key):
     np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12)
 
 
-@kernel_cases
+@over(KERNEL_CASES, SOME_KERNELS)
 def test_kernel_is_symmetric_and_positive_semidefinite(case: KernelCase, key):
     kernel_key, points_key = jr.split(key)
     kernel = case.make(kernel_key)

@@ -127,6 +127,7 @@ def test_the_centre_is_the_mean_unless_it_lies_outside_the_crowd():
     assert np.any(np.all(central(crowds) == crowds, axis=1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", gpu.PRECISIONS)
 @pytest.mark.parametrize("kernel", [sk.RBF(1.0), sk.IMQ(1.0)], ids=["RBF", "IMQ"])
 def test_the_gpu_kernel_passes_on_what_is_not_a_number(kernel, precision):
@@ -175,6 +176,7 @@ def interpreted(monkeypatch):
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("interpreted")
 def test_every_kernel_goes_through_the_gpu_kernel():
     _, source = problem(64, 3)

@@ -40,10 +40,8 @@ def test_recorded_step_sizes_are_not_at_the_edge_of_their_grid(name):
         assert min(sizes) < setting.step_size < max(sizes), method
 
 
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(method, marks=[] if method == "mixture" else pytest.mark.thorough) for method in METHODS],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", METHODS)
 def test_trajectory_is_what_fit_computes(method):
     target = TARGETS["double_banana"]
     setting = recorded_settings()["double_banana"][method]

@@ -117,7 +117,10 @@ def test_the_released_banana_is_symmetric_and_the_paper_one_is_not():
     assert abs(paper(left) - paper(right)) > 0.01
 
 
-@every_target
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.thorough if "released" in name else []) for name in FORMULAS],
+)
 def test_moments_of_the_draws_match_quadrature(name, key):
     number = 100_000
     draws = np.asarray(TARGETS[name].draws(key, number))
