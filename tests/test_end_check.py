@@ -76,6 +76,21 @@ def test_a_single_step_is_judged(start, words, tmp_path):
     assert ("FAILS the check against the target" if words else "Passes the check against the target") in page
 
 
+def test_a_shift_that_one_particle_decides_is_not_passed():
+    """One of forty particles stands at a cliff, from which these steps do not move it."""
+
+    def cliff(x):
+        return gaussian(x) + jnp.sum(jnp.where(jnp.abs(x) < 1e-3, 400.0 * x, 0.0))
+
+    start = draws(40, 1)
+    start = np.where(np.abs(start) < 2e-3, 0.5, start)
+    start[0] = 0.0
+    result, said = listened(cliff, sk.svgd(optimiser=SLOW), start, num_steps=5)
+    assert result.verdict.unclear, result.verdict.sentence()
+    assert result.status is sk.Status.FINISHED
+    assert any("cannot be told" in text for text in said)
+
+
 def test_a_sign_slip_is_asked_about():
     result, said = listened(lambda x: -gaussian(x), sk.svgd(), draws(30, 2), num_steps=30)
     assert len(said) == 1

@@ -188,3 +188,14 @@ def test_rows_that_are_few_leave_a_shift_uncertain():
     assert judge(points, scores).shifted
     errors = RowErrors(np.full(2, 1.0), np.full(2, 0.1), 0.1, 10)
     assert not judge(points, scores, rows=errors).shifted
+
+
+def test_a_large_shift_that_one_score_decides_is_unclear():
+    """A particle at the foot of a cliff: the mean score is 2.5 with a standard error of 2.5."""
+    for seed in range(5):
+        points, scores = gaussian(np.random.default_rng(seed), 40, 2)
+        scores[np.argmin(np.abs(points[:, 0])), 0] = 100.0
+        verdict = judge(points, scores)
+        assert verdict.unclear, verdict.sentence()
+        assert verdict.sentence().startswith("UNCLEAR in the check")
+        assert "mean score" in verdict.worst_unclear()[0]

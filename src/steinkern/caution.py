@@ -139,6 +139,7 @@ def after(
     yield from decoupled
     if not (cause or restless):
         yield from found(lambda: beside_target(run, verdict, narrow=not decoupled))
+        yield from found(lambda: _unclear(run, verdict), verdict.unclear and not decoupled)
 
 
 def beside_target(run: Run, verdict: Verdict, narrow: bool = True) -> Iterator[str]:
@@ -164,6 +165,15 @@ def beside_target(run: Run, verdict: Verdict, narrow: bool = True) -> Iterator[s
         number, where = verdict.worst_spread(low=False)
         found = ratio if verdict.ratio_high else f"{where} their spread is {number}, and 1 at draws of the target"
         yield f"the particles are too far apart: {found}. {remedies.for_wide(run)}"
+
+
+def _unclear(run: Run, verdict: Verdict) -> Iterator[str]:
+    number, where = verdict.worst_unclear()
+    yield (
+        f"whether the particles are where the target is cannot be told: {number} {where}, but a few scores are so much "
+        "larger than the others that this may be chance. Some particles are probably far out. "
+        f"{remedies.for_shifted(run)}"
+    )
 
 
 def _found(check: Callable[[], Iterator[str]], failures: list[str]) -> list[str]:

@@ -83,6 +83,8 @@ def outcome(run: Run, outside: int, ended: str, kept: bool, verdict: Verdict) ->
         fell = f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps"
         if verdict.passed is False:
             return Status.FINISHED, f"{fell}, and the particles fail the check against the target.{heard}"
+        if verdict.unclear:
+            return Status.FINISHED, f"{fell}, and the check against the target is unclear.{heard}"
         return Status.CONVERGED, f"{fell}.{heard}"
     if ended:
         status = Status.FINISHED if "callback" in ended else Status.STOPPED

@@ -24,11 +24,14 @@ with the test functions w and z w for w = exp(−z²/2), z the distance from the
 quartiles' distance: the *core*, to which stragglers add nothing.
 
 A number fails where it is both *large* (beyond `MOST_SHIFT`, `SPREADS` or `RATIOS`) and *certain*: farther from its
-value at draws than standard errors explain, at a level of `LEVEL` over everything that is compared.
+value at draws than standard errors explain, at a level of `LEVEL` over everything that is compared. One that is very
+large (`UNCLEAR_SHIFT`, `UNCLEAR_SPREAD`) and not certain, because of stragglers, is *unclear*: such particles neither
+pass nor fail.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -44,6 +47,14 @@ SPREADS = (1 / 3, 3.0)
 """Where the spread of a single coordinate or axis passes: standard deviations within a factor of 1.7."""
 RATIOS = (0.5, 2.0)
 """Where the Stein ratio passes: standard deviations within a factor of 1.4, on average."""
+UNCLEAR_SHIFT = 2.0
+"""A shift beyond this that is not certain, because of stragglers, is not passed either."""
+UNCLEAR_SPREAD = 6.0
+"""And so is a spread beyond this."""
+UNCLEAR_SHARE = 0.85
+"""Of the squared scores: where a fifth of the particles hold more, they are stragglers."""
+UNCLEAR_PARTICLES = 30
+"""Of fewer, draws of a bent target can have such numbers."""
 OUTWARD = 0.2
 """A Stein ratio below minus this is one of a density that grows outward."""
 AXES_PARTICLES = 2.5
@@ -133,14 +144,14 @@ def judge(
         return _judge(x, s, bool((sd > 0).all()), names, rows, note, scatter)
 
 
-def _has_stragglers(s: np.ndarray) -> np.ndarray:
-    """(d,) bool: whether a twentieth of the particles hold more than half of a coordinate's squared scores.
+def _share_of_largest(s: np.ndarray, part: int) -> np.ndarray:
+    """(d,) of a coordinate's squared scores, what one in `part` particles holds.
 
-    At draws of a Gaussian they hold a fifth of them.
+    At draws of a Gaussian a twentieth holds 0.28 of them, and a fifth 0.65.
     """
     squares = np.sort(s**2, axis=0)
-    few = max(1, len(s) // 20)
-    return np.asarray(squares[-few:].sum(axis=0) > 0.5 * squares.sum(axis=0))
+    largest = squares[-max(1, len(s) // part) :].sum(axis=0)
+    return np.asarray(largest / np.maximum(squares.sum(axis=0), np.finfo(np.float64).tiny))
 
 
 def grows_outward(points: np.ndarray, scores: np.ndarray) -> bool:
@@ -168,8 +179,10 @@ def _judge(
         axis_spread = test.spread(along, pulls, none, extreme=True)
     measures = (shift, spread, ratio, core_shift, core_spread, axis_shift, axis_spread)
     failed = any(measure.failed.any() for measure in measures)
+    unclear = any(measure.unclear.any() for measure in (shift, spread))
+    passed = False if failed else None if unclear else True
     return Verdict(
-        not failed, note, shift, spread, float(ratio.value[0]), float(ratio.error[0]), bool(ratio.low[0]),
+        passed, note, shift, spread, float(ratio.value[0]), float(ratio.error[0]), bool(ratio.low[0]),
         bool(ratio.high[0]), test.below_zero(ratio), core_shift, core_spread, axis_shift, axis_spread, axes,
         tuple(names),
     )  # fmt: skip
@@ -209,8 +222,10 @@ class _Test:
         value = s.mean(axis=0)
         own = np.maximum(s.std(axis=0, ddof=1), 1) / math.sqrt(self.n)
         error = np.hypot(own, rows)
-        far = (np.abs(value) > MOST_SHIFT) & (np.abs(value) > self.scatter * self._quantile(own, rows) * error)
-        return Measure(value, error, far & (value < 0), far & (value > 0))
+        quantile = self.scatter * self._quantile(own, rows)
+        far = (np.abs(value) > MOST_SHIFT) & (np.abs(value) > quantile * error)
+        unclear = (np.abs(value) > UNCLEAR_SHIFT) & self._decided_by_few(s) & ~far
+        return Measure(value, error, far & (value < 0), far & (value > 0), unclear)
 
     def spread(self, x: np.ndarray, s: np.ndarray, rows: np.ndarray, *, extreme: bool = False) -> Measure:
         """−mean(x_j s_j) against 1.
@@ -236,7 +251,9 @@ class _Test:
         largest = 1 / np.maximum(lower, 1e-3)
         # Along a coordinate that others are correlated with, small errors of the covariance are large in the spread.
         plain = self.scatter if extreme else 1.0
-        return self._against_one(value, own, deviation, largest, 1, SPREADS, rows, edges, plain)
+        judged = self._against_one(value, own, deviation, largest, 1, SPREADS, rows, edges, plain)
+        unclear = (value > UNCLEAR_SPREAD) & self._decided_by_few(s) & ~judged.failed
+        return replace(judged, unclear=unclear)
 
     def ratio(self, x: np.ndarray, s: np.ndarray, rows: float) -> Measure:
         """The average of the spreads against 1; as one number it does not depend on the linear coordinates."""
@@ -255,7 +272,7 @@ class _Test:
         """
         lower, middle, upper = np.quantile(x, [0.25, 0.5, 0.75], axis=0)
         scale = (upper - lower) / _QUARTILES
-        on = (scale > 0) & _has_stragglers(s)
+        on = (scale > 0) & (_share_of_largest(s, 20) > 0.5)
         z = (x - middle) / np.where(scale > 0, scale, 1)
         weights, pull = np.exp(-(z**2) / 2), s * scale
         shift, spread = math.sqrt(2) * (pull - z) * weights, 1 - math.sqrt(8) * (pull * z + 1 - z**2) * weights
@@ -268,7 +285,11 @@ class _Test:
         value = terms.mean(axis=0)
         error = np.maximum(terms.std(axis=0, ddof=1), least) / math.sqrt(self.n)
         far = (np.abs(value - at_draws) > self._quantile(error, np.zeros_like(error)) * error) & on
-        return Measure(value, error, far & (value < band[0]), far & (value > band[1]))
+        return Measure(value, error, far & (value < band[0]), far & (value > band[1]), np.zeros_like(far))
+
+    def _decided_by_few(self, s: np.ndarray) -> np.ndarray:
+        """(d,) bool: whether a fifth of the particles hold most of a coordinate's squared scores."""
+        return (_share_of_largest(s, 5) > UNCLEAR_SHARE) & (self.n >= UNCLEAR_PARTICLES)
 
     def below_zero(self, ratio: Measure) -> bool:
         """Whether a Stein ratio is certainly negative, and not as nearly 0 as that of particles at modes."""
@@ -303,7 +324,7 @@ class _Test:
         relative = np.maximum(null, error / np.maximum(1, value))
         certain = (self._root(value / high_edge, relative) > quantile) & ((value - high_edge) / relative > quantile)
         high = (value > band[1] * high_edge) & certain
-        return Measure(value, error, low, high)
+        return Measure(value, error, low, high, np.zeros_like(low))
 
     @staticmethod
     def _root(value: np.ndarray, relative: np.ndarray) -> np.ndarray:

@@ -18,6 +18,8 @@ class Measure:
     """(d,) bool: certainly and far below what draws have."""
     high: np.ndarray
     """(d,) bool: certainly and far above."""
+    unclear: np.ndarray
+    """(d,) bool: very far off, but not certainly, because a few particles hold most of the squared scores."""
 
     @property
     def failed(self) -> np.ndarray:
@@ -25,7 +27,7 @@ class Measure:
         return self.low | self.high
 
 
-NOTHING = Measure(np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, bool))
+NOTHING = Measure(np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool))
 """Of no coordinates."""
 
 
@@ -42,7 +44,7 @@ class Verdict:
     """
 
     passed: bool | None
-    """`None` where nothing could be judged."""
+    """`None` where nothing could be judged, or where the judgement is `unclear`."""
     note: str = ""
     """Why nothing was judged, or on what the judgement rests where that is not all of the data."""
     shift: Measure = NOTHING
@@ -86,9 +88,14 @@ class Verdict:
         """They are certainly too far apart, on average or in some direction."""
         return self.ratio_high or any(part.high.any() for part in (self.spread, self.core_spread, self.axis_spread))
 
+    @property
+    def unclear(self) -> bool:
+        """Some number is very far from its value at draws, but a few particles decide it: it may be chance."""
+        return self.passed is None and any(part.unclear.any() for part in (self.shift, self.spread))
+
     def sentence(self) -> str:
         """In one line, for a summary and a page; empty where there is nothing to say."""
-        if self.passed is None:
+        if self.passed is None and not self.unclear:
             return f"Not checked against the target: {self.note}." if self.note else ""
         numbers = []
         if len(self.shift.value):
@@ -96,7 +103,7 @@ class Verdict:
             numbers.append(f"mean score × sd up to {np.max(np.abs(shift)):.2g} (0 at draws)")
             numbers.append(f"spread {np.min(spread):.2g} to {np.max(spread):.2g} (1)")
         numbers.append(f"Stein ratio {self.stein_ratio:.2g} ± {self.stein_ratio_error:.1g} (1)")
-        judged = "Passes" if self.passed else "FAILS"
+        judged = {True: "Passes", False: "FAILS", None: "UNCLEAR in"}[self.passed]
         rest = f" {self.note}." if self.note else ""
         return f"{judged} the check against the target: {', '.join(numbers)}.{rest}"
 
@@ -108,6 +115,14 @@ class Verdict:
         """The spread that is too small, or too large, by most; and where it is."""
         parts = (self.spread, self.core_spread, self.axis_spread)
         return self._worst([(part, part.low if low else part.high) for part in parts])
+
+    def worst_unclear(self) -> tuple[str, str]:
+        """The number that is farthest from its value at draws and not certain, in words; and where it is."""
+        if self.shift.unclear.any():
+            number, where = self._worst([(self.shift, self.shift.unclear)])
+            return f"the mean score times the standard deviation is {number} (0 at draws)", where
+        number, where = self._worst([(self.spread, self.spread.unclear)])
+        return f"the spread is {number} (1 at draws)", where
 
     def _worst(self, parts: list[tuple[Measure, np.ndarray]]) -> tuple[str, str]:
         """Of coordinates, of their cores, and of axes: from the first that has any."""
