@@ -145,7 +145,8 @@ def main() -> None:
     rows = counts(lines)
     for metric in ("wrong", "silent", "right", "false alarms"):
         print(f"{metric}: {sum(row.mean for row in rows if row.metric == metric):.0f} of {len(lines)}")
-    write_results(options.json, "verdicts of everyday posteriors", {"seeds": options.seeds, **environment()}, rows)
+    settings = {"targets": sorted({line["target"] for line in lines}), "seeds": options.seeds, **environment()}
+    write_results(options.json, "verdicts of everyday posteriors", settings, rows)
 
 
 if __name__ == "__main__":
