@@ -30,8 +30,8 @@ import peers
 from contenders import Prepare, Problem
 from timing import Budget, Timing, clock, measured
 
+from steinkern.core.files import environment
 from steinkern.experiments.results import Row, aligned, write_results
-from steinkern.files import environment
 
 YARDSTICK = "plain-fixed"
 OURS: dict[str, Callable[[Problem], Prepare]] = {

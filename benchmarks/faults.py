@@ -27,8 +27,8 @@ import numpy as np
 import optax
 
 import steinkern as sk
+from steinkern.core.files import environment
 from steinkern.experiments.results import Row, write_results
-from steinkern.files import environment
 
 DATA = np.linspace(-1.0, 1.0, 40)
 LONG, SHORT = 2000, 40

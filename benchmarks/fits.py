@@ -30,12 +30,12 @@ import numpy as np
 import traced
 
 import steinkern as sk
+from steinkern.core.files import environment
 from steinkern.experiments import covtype_study, uci_study
-from steinkern.experiments.datasets import data_directory, load_covtype, load_regression, path_of
+from steinkern.experiments.data.datasets import data_directory, load_covtype, load_regression, path_of
 from steinkern.experiments.results import Row, aligned, write_results
 from steinkern.experiments.toy_targets import TARGETS
-from steinkern.files import environment
-from steinkern.models import NetworkPrior, RegressionNetwork, logistic_posterior, network_posterior
+from steinkern.targets.models import NetworkPrior, RegressionNetwork, logistic_posterior, network_posterior
 
 PROGRAM = "advance"
 """The compiled loop of `fit`."""

@@ -20,11 +20,11 @@ import jax.random as jr
 import numpy as np
 
 import steinkern as sk
+from steinkern.core.files import environment, write_text
+from steinkern.core.metric import DenseMetric
+from steinkern.core.particles import Scored
 from steinkern.experiments.results import Row, write_results
-from steinkern.files import environment, write_text
-from steinkern.metric import DenseMetric
-from steinkern.particles import Scored
-from steinkern.radial import gpu, radial_velocity
+from steinkern.kernels.radial import gpu, radial_velocity
 
 BEGIN = time.perf_counter()
 LEAST_SECONDS = 0.3  # of calls: an idle GPU takes a while to clock up

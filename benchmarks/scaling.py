@@ -23,10 +23,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 import steinkern as sk
+from steinkern.core.files import environment
+from steinkern.core.particles import Scored
 from steinkern.experiments.results import Row, aligned, write_results
-from steinkern.files import environment
-from steinkern.particles import Scored
-from steinkern.radial import radial_velocity
+from steinkern.kernels.radial import radial_velocity
 
 DEVICES = (1, 2, 4, 8)
 D = 50

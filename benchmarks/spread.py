@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 import steinkern as sk
+from steinkern.core.files import environment
 from steinkern.experiments.results import Row, write_results
-from steinkern.files import environment
 
 KERNELS = {"RBF": sk.RBF(), "IMQ": sk.IMQ()}
 

@@ -22,10 +22,10 @@ import numpyro.distributions as dist
 import optax
 
 import steinkern as sk
-from steinkern.cli_sample import sampler_for
+from steinkern.cli.sampling import sampler_for
+from steinkern.core.files import environment
 from steinkern.experiments.results import Row, write_results
 from steinkern.experiments.toy_targets import TARGETS
-from steinkern.files import environment
 
 Case = Callable[[int], sk.Result]
 

@@ -9,7 +9,7 @@ import jax.random as jr
 import pytest
 
 import steinkern as sk
-from steinkern.metric import DenseMetric
+from steinkern.core.metric import DenseMetric
 
 
 def over(cases, default: set[str] | None = None):

@@ -5,7 +5,7 @@ import io
 import sys
 
 from steinkern import cli
-from steinkern.terminal import printable
+from steinkern.core.terminal import printable
 
 
 def run(patch, words: list[str]) -> tuple[int, str, str]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import zlib
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -52,6 +53,19 @@ def pytest_configure(config):
         switches = known_switches(list(QUICK_XLA))
         os.environ["XLA_FLAGS"] = " ".join([*switches, os.environ.get("XLA_FLAGS", "")])
     config.pluginmanager.register(Budget(enforced=not checked), "budget")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+def pytest_collection_modifyitems(items):
+    """Leave every n-th case of a test with `@pytest.mark.every(n)` in the default set, and make the others thorough."""
+    seen = Counter()
+    for item in items:
+        marker = item.get_closest_marker("every")
+        if marker and not item.get_closest_marker("thorough"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % marker.args[0]:
+                item.add_marker(pytest.mark.thorough)
+            seen[test] += 1
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -8,8 +8,8 @@ import jax.random as jr
 import numpy as np
 
 import steinkern as sk
-from steinkern.particles import Scored
-from steinkern.radial import radial_divergence, radial_velocity
+from steinkern.core.particles import Scored
+from steinkern.kernels.radial import radial_divergence, radial_velocity
 
 N, D = 64, 3
 

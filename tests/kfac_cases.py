@@ -12,8 +12,7 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
-
-from .test_linear import dense_matrix
+from tests.core.test_operators import dense_matrix
 
 PRIOR_PRECISION, RATE, NUM_DATA = 0.8, 0.3, 5
 jit = eqx.filter_jit

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import openpyxl
 
-from steinkern.experiments.sources import SOURCES, Source, digest
+from steinkern.experiments.data.sources import SOURCES, Source, digest
 
 ROWS = 20
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from steinkern.report import Frames, Record, Trace
+from steinkern.results.report import Frames, Record, Trace
 
 TRACES = ("velocity norm", "KSD", "Stein ratio", "step size")
 

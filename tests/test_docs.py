@@ -121,7 +121,7 @@ def test_tables_in_the_readme_are_those_of_the_results(study: str):
 
 def test_every_promise_of_reliability_names_tests_that_exist():
     page = (ROOT / "docs" / "reliability.md").read_text()
-    tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     named = re.findall(r"`(test_[a-z_0-9]+)(…?)`", page)
     assert len(named) > 20
     for name, shortened in named:

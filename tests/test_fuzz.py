@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import steinkern as sk
 from steinkern import cli
-from steinkern.checkpoint import DamagedCheckpoint, Saved, read, write
-from steinkern.experiments.datasets import path_of, read_arrays
+from steinkern.core.checkpoint import DamagedCheckpoint, Saved, read, write
+from steinkern.experiments.data.datasets import path_of, read_arrays
 from tests.commands import check_words, run
 
 FEW = 25  # cases of a kind in the ordinary run
@@ -377,10 +377,10 @@ def nothing_runs(monkeypatch, place):
     for module in (cli.toy, cli.covtype, cli.uci, cli.sentences):
         monkeypatch.setattr(module, "reproduce", refuse)
         monkeypatch.setattr(module, "search", refuse)
-    monkeypatch.setattr("steinkern.cli_data.fetch_sources", refuse)
-    monkeypatch.setattr("steinkern.cli_sample._run", refuse)
-    monkeypatch.setattr("steinkern.cli_sample._run_automatically", refuse)
-    monkeypatch.setattr("steinkern.cli_target.Loaded.try_out", lambda self, particles: None)
+    monkeypatch.setattr("steinkern.cli.datasets.fetch_sources", refuse)
+    monkeypatch.setattr("steinkern.cli.sampling._run", refuse)
+    monkeypatch.setattr("steinkern.cli.sampling._run_automatically", refuse)
+    monkeypatch.setattr("steinkern.cli.target.Loaded.try_out", lambda self, particles: None)
     monkeypatch.setenv("STEINKERN_DATA", str(place))
     monkeypatch.chdir(place)
 

@@ -149,11 +149,13 @@ def sentences(module: str) -> list[str]:
 
 
 def warnings_of_a_run() -> list[str]:
-    """The texts that `fit` warns with: those that `caution` yields, and that of particles that are stuck."""
-    tree = ast.parse((ROOT / "src" / "steinkern" / "caution.py").read_text())
+    """The texts that `fit` warns with: those that `run_warnings` yields, and that of particles that are stuck."""
+    tree = ast.parse((ROOT / "src" / "steinkern" / "inference" / "run_warnings.py").read_text())
     yielded = [ast.unparse(node.value) for node in ast.walk(tree) if isinstance(node, ast.Yield) and node.value]
-    texts = [text for text in sentences("caution") if any(text[:30].split("…")[0] in line for line in yielded)]
-    stuck = [text for text in sentences("fit") if "more than five steps in a row" in text]
+    texts = [
+        text for text in sentences("inference/run_warnings") if any(text[:30].split("…")[0] in line for line in yielded)
+    ]
+    stuck = [text for text in sentences("inference/fit") if "more than five steps in a row" in text]
     return [*[text for text in texts if text and text[0].islower() and " " in text], *stuck]
 
 
@@ -170,7 +172,10 @@ def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
         assert f"| `{field}` |" in page or field == "largest_damping", field
 
 
-SPEAKING = ("fit", "arrays", "end_check", "particles", "result", "caution", "remedies")
+SPEAKING = (
+    "inference/fit", "core/arrays", "inference/end_check", "core/particles", "results/result",
+    "inference/run_warnings", "inference/advice",
+)  # fmt: skip
 
 
 def test_messages_quoted_in_troubleshooting_are_those_of_the_library():

@@ -16,8 +16,8 @@ import numpy as np
 
 import steinkern as sk
 from steinkern import distributed
-from steinkern.hosts import on_host, placed
-from steinkern.particles import Scored
+from steinkern.core.multihost import on_host, placed
+from steinkern.core.particles import Scored
 
 N, D, STEPS, KILLED_AT = 32, 2, 10, 6
 SAMPLER = sk.svgd()

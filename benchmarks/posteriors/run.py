@@ -24,8 +24,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from steinkern.core.files import environment, write_text
 from steinkern.experiments.results import Row, aligned, read_results, write_results
-from steinkern.files import environment, write_text
 
 from .methods import NAMES, Outcome, run_method
 from .references import fingerprint, read_references

@@ -25,8 +25,8 @@ import jax.random as jr
 import numpy as np
 
 import steinkern as sk
+from steinkern.core.files import environment
 from steinkern.experiments.results import Row, write_results
-from steinkern.files import environment
 
 from .references import read_references
 from .run import GOOD, Judgement

@@ -1,107 +1,113 @@
 """Posteriors as a handful of well-placed particles: Stein variational inference with matrix-valued kernels."""
 
+import sys as _sys
 from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 from types import ModuleType as _ModuleType
 
-from . import initial as initial
 from . import interop as interop
-from . import models as models
-from . import plot as plot
-from .automatic import Cost as Cost
-from .automatic import Quality as Quality
-from .automatic import Sampled as Sampled
-from .automatic import sample as sample
-from .bandwidth import AbstractBandwidth as AbstractBandwidth
-from .bandwidth import Median as Median
-from .caution import SteinWarning as SteinWarning
-from .checkpoint import CheckpointError as CheckpointError
-from .combine import combine as combine
-from .curvature import AbstractCurvature as AbstractCurvature
-from .curvature import EmpiricalFisher as EmpiricalFisher
-from .curvature import Fisher as Fisher
-from .curvature import GaussNewton as GaussNewton
-from .curvature import Hessian as Hessian
-from .diagnostics import Moments as Moments
-from .diagnostics import ksd2 as ksd2
-from .diagnostics import mmd2 as mmd2
-from .diagnostics import moments as moments
-from .diagnostics import stein_ratio as stein_ratio
-from .distributed import device_mesh as device_mesh
-from .ensemble import Ensemble as Ensemble
-from .ensemble import ensemble as ensemble
-from .fit import fit as fit
-from .graphical import Graphical as Graphical
-from .half_bayesian import HalfBayesian as HalfBayesian
-from .half_bayesian import half_bayesian as half_bayesian
-from .hamiltonian import Hamiltonian as Hamiltonian
+from ._moved import MOVED as _MOVED
+from ._moved import keep_old_paths as _keep_old_paths
+from .core.checkpoint import CheckpointError as CheckpointError
+from .core.metric import AbstractMetric as AbstractMetric
+from .core.metric import DenseMetric as DenseMetric
+from .core.operators import AbstractOperator as AbstractOperator
+from .core.operators import Blocks as Blocks
+from .core.operators import Dense as Dense
+from .core.operators import Diagonal as Diagonal
+from .core.operators import Kronecker as Kronecker
+from .core.particles import Layout as Layout
+from .core.particles import Scored as Scored
+from .core.particles import merge as merge
+from .core.particles import split as split
+from .core.programs import release_programs as release_programs
+from .core.types import SteinWarning as SteinWarning
+from .inference import distributed as distributed
+from .inference.automatic import Cost as Cost
+from .inference.automatic import Quality as Quality
+from .inference.automatic import Sampled as Sampled
+from .inference.automatic import sample as sample
+from .inference.distributed import device_mesh as device_mesh
+from .inference.fit import fit as fit
 from .interop.blackjax import as_blackjax as as_blackjax
-from .kernel_rule import AbstractKernelRule as AbstractKernelRule
-from .kernel_rule import Averaged as Averaged
-from .kernel_rule import MetricSettings as MetricSettings
-from .kernel_rule import MixtureAt as MixtureAt
-from .kernel_rule import Plain as Plain
-from .kfac import KFAC as KFAC
-from .langevin import PSGLD as PSGLD
-from .langevin import SGLD as SGLD
-from .langevin import psgld as psgld
-from .langevin import sgld as sgld
-from .likelihood import AbstractLikelihood as AbstractLikelihood
-from .likelihood import Bernoulli as Bernoulli
-from .likelihood import Categorical as Categorical
-from .likelihood import Gaussian as Gaussian
-from .likelihood import GaussianNoise as GaussianNoise
-from .linear import AbstractOperator as AbstractOperator
-from .linear import Blocks as Blocks
-from .linear import Dense as Dense
-from .linear import Diagonal as Diagonal
-from .linear import Kronecker as Kronecker
-from .matrix_kernel import AbstractMatrixKernel as AbstractMatrixKernel
-from .matrix_kernel import Isotropic as Isotropic
-from .matrix_kernel import Linear as Linear
-from .matrix_kernel import PerBlock as PerBlock
-from .matrix_kernel import Preconditioned as Preconditioned
-from .matrix_kernel import Tilted as Tilted
-from .matrix_kernel import Transformed as Transformed
-from .matrix_kernel import UserKernel as UserKernel
-from .metric import AbstractMetric as AbstractMetric
-from .metric import DenseMetric as DenseMetric
-from .mixture import Mixture as Mixture
-from .particles import Layout as Layout
-from .particles import Scored as Scored
-from .particles import merge as merge
-from .particles import split as split
-from .prediction import Prediction as Prediction
-from .programs import release_programs as release_programs
-from .reparam import AbstractSupport as AbstractSupport
-from .reparam import greater_than as greater_than
-from .reparam import interval as interval
-from .reparam import less_than as less_than
-from .reparam import ordered as ordered
-from .reparam import positive as positive
-from .reparam import real as real
-from .reparam import simplex as simplex
-from .result import DivergedError as DivergedError
-from .result import Faults as Faults
-from .result import History as History
-from .result import Result as Result
-from .result import Status as Status
-from .sampler import AbstractSampler as AbstractSampler
-from .sampler import Info as Info
-from .scalar_kernel import IMQ as IMQ
-from .scalar_kernel import RBF as RBF
-from .scalar_kernel import AbstractScalarKernel as AbstractScalarKernel
-from .stein import SVGD as SVGD
-from .stein import SVN as SVN
-from .stein import GradientFreeSVGD as GradientFreeSVGD
-from .stein import gradient_free_svgd as gradient_free_svgd
-from .stein import matrix_svgd as matrix_svgd
-from .stein import svgd as svgd
-from .stein import svn as svn
-from .target import AbstractTarget as AbstractTarget
-from .target import LogDensity as LogDensity
-from .target import Posterior as Posterior
-from .verdict import Verdict as Verdict
+from .kernels.bandwidth import AbstractBandwidth as AbstractBandwidth
+from .kernels.bandwidth import Median as Median
+from .kernels.diagnostics import Moments as Moments
+from .kernels.diagnostics import ksd2 as ksd2
+from .kernels.diagnostics import mmd2 as mmd2
+from .kernels.diagnostics import moments as moments
+from .kernels.diagnostics import stein_ratio as stein_ratio
+from .kernels.graphical import Graphical as Graphical
+from .kernels.matrix import AbstractMatrixKernel as AbstractMatrixKernel
+from .kernels.matrix import Isotropic as Isotropic
+from .kernels.matrix import Linear as Linear
+from .kernels.matrix import PerBlock as PerBlock
+from .kernels.matrix import Preconditioned as Preconditioned
+from .kernels.matrix import Tilted as Tilted
+from .kernels.matrix import Transformed as Transformed
+from .kernels.matrix import UserKernel as UserKernel
+from .kernels.mixture import Mixture as Mixture
+from .kernels.scalar import IMQ as IMQ
+from .kernels.scalar import RBF as RBF
+from .kernels.scalar import AbstractScalarKernel as AbstractScalarKernel
+from .results import plot as plot
+from .results.combine import combine as combine
+from .results.prediction import Prediction as Prediction
+from .results.result import DivergedError as DivergedError
+from .results.result import Faults as Faults
+from .results.result import History as History
+from .results.result import Result as Result
+from .results.result import Status as Status
+from .results.verdict import Verdict as Verdict
+from .samplers.ensemble import Ensemble as Ensemble
+from .samplers.ensemble import ensemble as ensemble
+from .samplers.half_bayesian import HalfBayesian as HalfBayesian
+from .samplers.half_bayesian import half_bayesian as half_bayesian
+from .samplers.hamiltonian import Hamiltonian as Hamiltonian
+from .samplers.kernel_rule import AbstractKernelRule as AbstractKernelRule
+from .samplers.kernel_rule import Averaged as Averaged
+from .samplers.kernel_rule import MetricSettings as MetricSettings
+from .samplers.kernel_rule import MixtureAt as MixtureAt
+from .samplers.kernel_rule import Plain as Plain
+from .samplers.langevin import PSGLD as PSGLD
+from .samplers.langevin import SGLD as SGLD
+from .samplers.langevin import psgld as psgld
+from .samplers.langevin import sgld as sgld
+from .samplers.sampler import AbstractSampler as AbstractSampler
+from .samplers.sampler import Info as Info
+from .samplers.stein import SVGD as SVGD
+from .samplers.stein import SVN as SVN
+from .samplers.stein import GradientFreeSVGD as GradientFreeSVGD
+from .samplers.stein import gradient_free_svgd as gradient_free_svgd
+from .samplers.stein import matrix_svgd as matrix_svgd
+from .samplers.stein import svgd as svgd
+from .samplers.stein import svn as svn
+from .targets import initial as initial
+from .targets import models as models
+from .targets.curvature import AbstractCurvature as AbstractCurvature
+from .targets.curvature import EmpiricalFisher as EmpiricalFisher
+from .targets.curvature import Fisher as Fisher
+from .targets.curvature import GaussNewton as GaussNewton
+from .targets.curvature import Hessian as Hessian
+from .targets.kfac import KFAC as KFAC
+from .targets.likelihood import AbstractLikelihood as AbstractLikelihood
+from .targets.likelihood import Bernoulli as Bernoulli
+from .targets.likelihood import Categorical as Categorical
+from .targets.likelihood import Gaussian as Gaussian
+from .targets.likelihood import GaussianNoise as GaussianNoise
+from .targets.supports import AbstractSupport as AbstractSupport
+from .targets.supports import greater_than as greater_than
+from .targets.supports import interval as interval
+from .targets.supports import less_than as less_than
+from .targets.supports import ordered as ordered
+from .targets.supports import positive as positive
+from .targets.supports import real as real
+from .targets.supports import simplex as simplex
+from .targets.target import AbstractTarget as AbstractTarget
+from .targets.target import LogDensity as LogDensity
+from .targets.target import Posterior as Posterior
+
+_keep_old_paths()
 
 try:
     __version__ = _version("steinkern")
@@ -111,6 +117,13 @@ except _NotInstalled:  # run from the source tree
 
 def __dir__() -> list[str]:
     """The public names: of the modules, those that are meant to be used by their own name."""
-    modules = ("initial", "interop", "models", "plot")
+    modules = ("distributed", "initial", "interop", "models", "plot")
     own = (name for name, value in globals().items() if name in modules or not isinstance(value, _ModuleType))
     return sorted(name for name in own if name == "__version__" or not name.startswith("_"))
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """Modules at their old paths."""
+    if name in _MOVED:
+        return _sys.modules[f"{__name__}.{name}"]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

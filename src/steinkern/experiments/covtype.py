@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .._types import check_count
-from ..files import prepare_directory, write_text
+from ..core.files import prepare_directory, write_text
+from ..core.types import check_count
 from .covtype_study import (
     CHECKPOINTS,
     DAMPINGS,
@@ -30,9 +30,9 @@ from .covtype_study import (
     rules_of,
     run_trials,
 )
-from .datasets import breast_cancer, load_covtype
+from .data.datasets import breast_cancer, load_covtype
+from .jobs import former_winners, read_winners
 from .journal import Journal
-from .pieces import former_winners, read_winners
 from .results import Row, check_names, rounded, write_json, write_results
 
 CASE = "covtype"

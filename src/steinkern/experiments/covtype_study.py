@@ -28,15 +28,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Float32, Integer
 
-from .._types import Key, Points, check_choice, check_positive, like
-from ..bandwidth import Median
-from ..curvature import Fisher
-from ..langevin import psgld, sgld
-from ..likelihood import Bernoulli
-from ..models import logistic_posterior, logit
-from ..sampler import AbstractSampler
-from ..stein import matrix_svgd, svgd
-from .datasets import Classification, fingerprint
+from ..core.types import Key, Points, check_choice, check_positive, like
+from ..kernels.bandwidth import Median
+from ..samplers.langevin import psgld, sgld
+from ..samplers.sampler import AbstractSampler
+from ..samplers.stein import matrix_svgd, svgd
+from ..targets.curvature import Fisher
+from ..targets.likelihood import Bernoulli
+from ..targets.models import logistic_posterior, logit
+from .data.datasets import Classification, fingerprint
 from .results import TITLES as TITLES
 from .training import measured_run
 

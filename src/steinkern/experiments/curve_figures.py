@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import plot
+from ..results import plot
 from .results import COLOURS
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ..files import environment, read_json
+from ..core.files import environment, read_json
 from .results import write_json
 
 

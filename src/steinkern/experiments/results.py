@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..files import write_text
-from ..plot import COLOURS as COLOUR_ORDER
+from ..core.files import write_text
+from ..results.plot import COLOURS as COLOUR_ORDER
 
 TITLES = {
     "sgld": "SGLD",

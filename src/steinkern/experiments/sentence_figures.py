@@ -7,7 +7,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .. import plot
+from ..results import plot
 from .paper import TABLE_2
 from .results import COLOURS, TITLES
 from .sentence_study import METHODS

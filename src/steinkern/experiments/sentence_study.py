@@ -30,20 +30,20 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Integer
 
-from .._types import Key, Points, check_choice, check_positive
-from ..bandwidth import Median
-from ..curvature import Fisher
-from ..ensemble import ensemble
-from ..half_bayesian import half_bayesian
-from ..langevin import psgld, sgld
-from ..likelihood import Categorical
-from ..particles import split
-from ..sampler import AbstractSampler
-from ..stein import matrix_svgd, svgd
-from ..target import Posterior
-from .datasets import fingerprint
+from ..core.particles import split
+from ..core.types import Key, Points, check_choice, check_positive
+from ..kernels.bandwidth import Median
+from ..samplers.ensemble import ensemble
+from ..samplers.half_bayesian import half_bayesian
+from ..samplers.langevin import psgld, sgld
+from ..samplers.sampler import AbstractSampler
+from ..samplers.stein import matrix_svgd, svgd
+from ..targets.curvature import Fisher
+from ..targets.likelihood import Categorical
+from ..targets.target import Posterior
+from .data.datasets import fingerprint
+from .data.text import Part, Sentences, bucketed, buckets_for, cross_validation
 from .sentence_model import UNITS, Example, Network, draw, features, log_prior, logits
-from .text import Part, Sentences, bucketed, buckets_for, cross_validation
 
 Method: TypeAlias = Literal["sgld", "psgld", "vanilla", "average", "mixture", "point"]
 METHODS: tuple[Method, ...] = ("sgld", "psgld", "vanilla", "average", "mixture", "point")

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import plot
-from ..files import prepare_directory, write_text
-from .datasets import data_directory
+from ..core.files import prepare_directory, write_text
+from ..results import plot
+from .data.datasets import data_directory
+from .data.text import TABLES, TEXTS, generated, load_sentences, word_vectors
+from .jobs import AbstractPiece, former_winners, number_of_jobs, read_winners, run_pieces
 from .journal import Journal
-from .pieces import AbstractPiece, former_winners, number_of_jobs, read_winners, run_pieces
 from .results import check_names, rounded, write_json, write_results
 from .sentence_study import (
     DAMPINGS,
@@ -31,7 +32,6 @@ from .sentence_study import (
     stopped,
 )
 from .sentence_table import Finished, Rows, caption, rows_of, tables, verdicts
-from .text import TABLES, TEXTS, generated, load_sentences, word_vectors
 
 QUICK = "generated"
 _QUICK_EPOCHS, _QUICK_FOLDS, _QUICK_STEP, _QUICK_DAMPING = 10, 2, 3e-3, 0.1

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._types import check_count
-from ..files import environment, prepare_directory, read_json, write_text
+from ..core.files import environment, prepare_directory, read_json, write_text
+from ..core.types import check_count
 from .journal import Journal
 from .results import check_names, write_json, write_results
 from .toy_figures import write_figures

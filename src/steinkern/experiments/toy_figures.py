@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import plot
+from ..results import plot
 from .results import COLOURS
 from .toy_results import Run
 from .toy_study import METHODS, TITLES

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import page, plot
-from ..files import write_text
+from ..core.files import write_text
+from ..results import html, plot
 from .toy_figures import STEIN_METHODS
 from .toy_results import Run, table, verdicts
 from .toy_study import METHODS, TITLES, Setting
@@ -33,24 +33,24 @@ def write_page(
     """
     seeds = len(runs[0].seeds)
     environment = record["environment"]
-    text = page.filled(
+    text = html.filled(
         __package__,
         "toy.html",
-        subtitle=page.text(
+        subtitle=html.text(
             f"{seeds} seeds, steinkern {environment['steinkern']}, JAX {environment['jax']}, {environment['date']}"
         ),
-        table=page.markdown_table(table(runs)),
-        verdicts="".join(f"<li>{page.text(line)}</li>" for run in runs for line in verdicts(run)),
+        table=html.markdown_table(table(runs)),
+        verdicts="".join(f"<li>{html.text(line)}</li>" for run in runs for line in verdicts(run)),
         overview=_picture(figures["overview"], "Particles of every method on every target"),
         curves=_picture(figures["log_mmd"], "Log MMD squared against the iteration"),
         flows="".join(_flow(run) for run in runs),
         grids="".join(
-            f"<h3>{page.text(run.target.title)}</h3>"
+            f"<h3>{html.text(run.target.title)}</h3>"
             + _picture(figures[f"grid_{run.target.name}"], f"Particles on {run.target.title} by method and iteration")
             for run in runs
         ),
-        settings=page.markdown_table(_settings_table(runs, settings)),
-        record=page.text(json.dumps(record, indent=1)),
+        settings=html.markdown_table(_settings_table(runs, settings)),
+        record=html.text(json.dumps(record, indent=1)),
     )
     write_text(path, text)
 
@@ -68,7 +68,7 @@ def _settings_table(runs: Sequence[Run], settings: Mapping[str, Mapping[str, Set
 
 
 def _picture(path: Path, description: str) -> str:
-    return page.picture(path.read_bytes(), description)
+    return html.picture(path.read_bytes(), description)
 
 
 def _flow(run: Run) -> str:
@@ -84,7 +84,7 @@ def _flow(run: Run) -> str:
     ]
     content = {
         "iterations": run.iterations.tolist(),
-        "background": page.data_address(picture.getvalue()),
+        "background": html.data_address(picture.getvalue()),
         "points": points,
     }
     name = f"flow-{run.target.name}"
@@ -94,6 +94,6 @@ def _flow(run: Run) -> str:
         for method in STEIN_METHODS
     )
     return (
-        f"<h3>{page.text(run.target.title)}</h3>{page.embedded(name, content)}"
-        f'<div data-flow="{name}">{page.slider(len(run.iterations))}<div class="flow">{canvases}</div></div>'
+        f"<h3>{html.text(run.target.title)}</h3>{html.embedded(name, content)}"
+        f'<div data-flow="{name}">{html.slider(len(run.iterations))}<div class="flow">{canvases}</div></div>'
     )

@@ -22,14 +22,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from .._types import Key, Points, check_choice, check_positive
-from ..curvature import AbstractCurvature, GaussNewton, Hessian
-from ..files import read_json
-from ..langevin import psgld, sgld
-from ..sampler import AbstractSampler
-from ..scalar_kernel import RBF
-from ..stein import matrix_svgd, svgd, svn
-from ..target import LogDensity
+from ..core.files import read_json
+from ..core.types import Key, Points, check_choice, check_positive
+from ..kernels.scalar import RBF
+from ..samplers.langevin import psgld, sgld
+from ..samplers.sampler import AbstractSampler
+from ..samplers.stein import matrix_svgd, svgd, svn
+from ..targets.curvature import AbstractCurvature, GaussNewton, Hessian
+from ..targets.target import LogDensity
 from .results import TITLES as TITLES
 from .results import write_json
 from .toy_targets import TARGETS, LogMMD, ToyTarget

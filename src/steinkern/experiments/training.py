@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Integer
 
-from .._types import Batch, Key, Points, is_concrete
-from ..sampler import AbstractSampler
-from ..target import AbstractTarget
+from ..core.types import Batch, Key, Points, is_concrete
+from ..samplers.sampler import AbstractSampler
+from ..targets.target import AbstractTarget
 
 
 def measured_run(

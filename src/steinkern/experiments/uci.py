@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..files import prepare_directory, write_text
-from .datasets import REGRESSIONS, Regression, data_directory, diabetes, load_regression, path_of
+from ..core.files import prepare_directory, write_text
+from .data.datasets import REGRESSIONS, Regression, data_directory, diabetes, load_regression, path_of
+from .jobs import AbstractPiece, former_winners, number_of_jobs, read_winners, run_pieces
 from .journal import Journal
 from .paper import TABLE_1, best_printed
-from .pieces import AbstractPiece, former_winners, number_of_jobs, read_winners, run_pieces
 from .results import Row, check_names, rounded, write_json, write_results
 from .uci_study import (
     DAMPINGS,

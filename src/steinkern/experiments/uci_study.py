@@ -30,14 +30,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Float32, Integer
 
-from .._types import Key, Points, Scalar, check_choice, check_count, check_positive, like
-from ..bandwidth import Median
-from ..ensemble import ensemble
-from ..langevin import psgld, sgld
-from ..models import NetworkPrior, RegressionNetwork, network_curvature, network_posterior
-from ..sampler import AbstractSampler
-from ..stein import matrix_svgd, svgd
-from .datasets import Regression, fingerprint
+from ..core.types import Key, Points, Scalar, check_choice, check_count, check_positive, like
+from ..kernels.bandwidth import Median
+from ..samplers.ensemble import ensemble
+from ..samplers.langevin import psgld, sgld
+from ..samplers.sampler import AbstractSampler
+from ..samplers.stein import matrix_svgd, svgd
+from ..targets.models import NetworkPrior, RegressionNetwork, network_curvature, network_posterior
+from .data.datasets import Regression, fingerprint
 from .results import TITLES as TITLES
 from .training import measured_run
 

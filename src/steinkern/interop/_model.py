@@ -12,11 +12,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._types import Batch, Key, KeyLike, PyTree, Scalar, Vector, check_count
-from ..arrays import as_concrete_key
-from ..programs import compiled
-from ..reparam import AbstractSpace
-from ..target import AbstractTarget
+from ..core.arrays import as_concrete_key
+from ..core.programs import compiled
+from ..core.types import Batch, Key, KeyLike, PyTree, Scalar, Vector, check_count
+from ..targets.supports import AbstractSpace
+from ..targets.target import AbstractTarget
 
 _ATTEMPTS = 100  # draws of a first particle
 

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.random as jr
 
-from .._types import Batch, KeyLike, LogDensityFunction, PyTree
-from ..arrays import as_arrays, as_data, as_key
-from ..particles import check_particles
-from ..sampler import AbstractSampler, Info
-from ..target import AbstractTarget, as_target
+from ..core.arrays import as_arrays, as_data, as_key
+from ..core.particles import check_particles
+from ..core.types import Batch, KeyLike, LogDensityFunction, PyTree
+from ..samplers.sampler import AbstractSampler, Info
+from ..targets.target import AbstractTarget, as_target
 
 
 class SamplingAlgorithm(NamedTuple):

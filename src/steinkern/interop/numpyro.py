@@ -11,10 +11,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from .._types import Batch, Key, PyTree, Scalar, Vector, as_number, check_callable
-from ..arrays import as_array
-from ..particles import Layout
-from ..programs import compiled
+from ..core.arrays import as_array
+from ..core.particles import Layout
+from ..core.programs import compiled
+from ..core.types import Batch, Key, PyTree, Scalar, Vector, as_number, check_callable
 from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
 
 try:

@@ -14,8 +14,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from .._types import Batch, Key, PyTree, Scalar, Vector, as_number
-from ..particles import Layout
+from ..core.particles import Layout
+from ..core.types import Batch, Key, PyTree, Scalar, Vector, as_number
 from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
 
 try:

@@ -1,0 +1,134 @@
+"""`run.json`: what `steinkern sample` was asked for and how it ended, for `--resume` and for `steinkern report`."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.files import read_json, write_text
+from ..results.result import Result
+
+NAME = "run.json"
+PAGE = "index.html"
+_LARGEST = 2**20  # bytes of a run.json
+TARGET = "FILE.py:NAME"
+"""What was sampled, among the options."""
+_END = ("step", "status", "message", "warnings")
+IN_OWN_WORDS = {
+    "lower the learning rate, or use an adaptive step rule": "lower the learning rate",
+    "lower the learning rate": (
+        "the command sets it itself, so take `--method vanilla`, whose steps adapt, or call `fit` from Python"
+    ),
+    "Let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`), lower it, or "
+    "raise `num_steps` or `batch_size`": "Raise `--steps`",
+    "raise `num_steps`": "raise `--steps`",
+    "raise the learning rate": "take another `--method`",
+    "use a kernel with a metric (`matrix_svgd`)": "take `--method mixture`",
+    "use a `Graphical` kernel where the target factorises": "call `fit` from Python with a `Graphical` kernel",
+    "take more particles": "take more `--particles`",
+    "call `sample`, which needs no tuning": "take `--method auto`, which needs no tuning",
+    "raise `damping`, or use a repaired Hessian": "take `--method vanilla`, which needs none",
+    "float32 is too coarse for the target, or its numbers overflow: enable x64, or": "its numbers overflow:",
+    "The same call goes on from its checkpoint": "The same command with `--resume` goes on from there",
+    "`support=`": "`SUPPORT`",
+    "leave `subsample_size` out of the model's plates, or use `fit`": (
+        "leave `subsample_size` out of the model's plates, or give `--method average`"
+    ),
+    "Ask for more with `num_particles=`": "Ask for more with `--particles`",
+    "or use `gradient_free_svgd`": "or use `gradient_free_svgd` from Python",
+}
+"""Advice that is given to callers of `fit`, and what it is to those of the command, in the order of the looking."""
+
+
+def write(directory: Path, options: Mapping[str, Any], out: Path, result: Result | None = None) -> None:
+    """Write the options of a run, before its first step; and once it has ended, its end beside them.
+
+    Args:
+        directory: where to.
+        options: of the command.
+        out: the file of the particles, which the run may replace from now on, like its page.
+        result: of the run, where it has ended.
+    """
+    end = None
+    if result is not None:
+        own = (result.num_steps, result.status.value, result.message, list(result.warnings))
+        end = dict(zip(_END, own, strict=True))
+    files = sorted({out.name, PAGE, *(written(directory) or ())})
+    text = json.dumps({"options": dict(options), "end": end, "files": files}, indent=1)
+    write_text(directory / NAME, text + "\n")
+
+
+def read(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options and the end of the run in a directory; empty where they are not known."""
+    content = _content(directory)
+    options, end = content.get("options"), content.get("end") or {}
+    if not (isinstance(options, dict) and isinstance(options.get(TARGET), str) and isinstance(end, dict)):
+        return {}, {}
+    if any(isinstance(value, dict | list) for value in options.values()):  # not what `write` wrote
+        return {}, {}
+    step, status, message, warnings = (end.get(name) for name in _END)
+    said = [status, message, *warnings] if isinstance(warnings, list) else [None]
+    if end and not (isinstance(step, int) and all(isinstance(text, str) for text in said)):
+        return {}, {}
+    return options, end
+
+
+def written(directory: Path) -> list[str] | None:
+    """The names of the files that the recorded run wrote beside its `run.json`; `None` where no run is recorded."""
+    if not read(directory)[0]:
+        return None
+    files = _content(directory).get("files")
+    return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
+
+
+def _content(directory: Path) -> dict[str, Any]:
+    try:
+        content = read_json(directory / NAME, _LARGEST)
+    except (OSError, ValueError):  # there is none, or it is not what `write` wrote
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def check_same(directory: Path, options: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run whose options were others, each named with what it was."""
+    before, _ = read(directory)
+    differing = list(_differences(before, options))
+    if differing:
+        was = " and ".join(_said(name, before[name]) for name in differing)
+        now = " and ".join(_said(name, options[name]) for name in differing)
+        raise ValueError(
+            f"`--resume` goes on with the run in {directory}, which had {was}; this command has {now}. Give it what "
+            "that run had, or --restart to begin anew in its place, or an --out in another directory."
+        )
+
+
+def in_a_line(options: Mapping[str, Any], out: Path) -> str:
+    """The command that was given, its options written out."""
+    written = {**options, "--out": shlex.quote(str(out))}
+    given = [f"{name} {value}" for name, value in written.items() if name != TARGET and value is not None]
+    return " ".join(["steinkern sample", shlex.quote(str(options[TARGET])), *given])
+
+
+def in_own_words(text: str) -> str:
+    """What `fit` says of a run, with the command's options in place of its own."""
+    for said, meant in IN_OWN_WORDS.items():
+        text = text.replace(said, meant)
+    return text
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in now.items():
+        if name not in before:
+            continue
+        same = before[name] == value
+        if name == TARGET:  # the same file may be named from another directory; its code is compared elsewhere
+            same = str(before[name]).rpartition(":")[2] == str(value).rpartition(":")[2]
+        if not same:
+            yield name
+
+
+def _said(name: str, value: Any) -> str:
+    if not name.startswith("--"):
+        return str(value)
+    return f"no {name}" if value is None else f"{name} {value}"

@@ -1,0 +1,424 @@
+"""`steinkern sample` and `steinkern report`: from a file to particles and a page, and from a directory to a page."""
+
+import importlib.util
+import json
+import os
+import tempfile
+import warnings
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import typer
+
+from ..core.checkpoint import CheckpointError, OtherRunError, newest, remove_run
+from ..core.files import DirectoryLock, machine_memory, prepare_directory, replacing
+from ..core.terminal import say
+from ..core.types import check_choice, check_count
+from ..inference.arguments import as_count
+from ..inference.automatic import sample as sample_automatically
+from ..inference.fit import fit
+from ..inference.run_warnings import SteinWarning
+from ..interop._model import AbstractModelTarget
+from ..kernels.scalar import IMQ
+from ..results.report import read_run, write_report
+from ..results.result import DivergedError, Result, Status
+from ..samplers.sampler import AbstractSampler
+from ..samplers.stein import matrix_svgd, svgd, svn
+from ..targets.curvature import Hessian
+from . import run
+from .target import Loaded, load
+
+AUTO = "auto"
+METHODS = (AUTO, "average", "mixture", "vanilla", "svn")
+_STEPS = 1000
+_LINES = 100  # of the history
+_MOST_NUMBERS = 100_000  # of the particles, beyond which their flow is not kept
+_SHOWN = 20  # lines of the summary on the terminal
+_LARGEST_SEED = 2**63 - 2  # the next one draws predictions
+_SUFFIXES = (".npz", ".nc")
+
+
+def sampler_for(method: str, num_steps: int) -> AbstractSampler:
+    """The sampler behind a `--method` other than auto: the IMQ kernel, and a step size that falls to 0 along a cosine.
+
+    The heavy tails of the IMQ hold the spread that an RBF of the median bandwidth loses, and the falling step size lets
+    the particles come to rest. A metric gives the velocity the units of the parameters, so the step is a number near 1;
+    without one Adam finds the scale.
+    """
+    if method == "vanilla":
+        return svgd(IMQ(), optax.adam(optax.cosine_decay_schedule(0.1, num_steps)))
+    optimiser = optax.sgd(optax.cosine_decay_schedule(1.0, num_steps))
+    if method == "svn":
+        return svn(Hessian(), IMQ(), optimiser)
+    return matrix_svgd("average" if method == "average" else "mixture", Hessian(), IMQ(), optimiser)
+
+
+def sample(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE.py:NAME", help="A Python file, and the name of a log density or model in it.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The particles, .npz or .nc (ArviZ); the page and checkpoints go beside them.")
+    ] = Path("out/sample/particles.npz"),
+    particles: Annotated[int, typer.Option(help="How many.")] = 100,
+    steps: Annotated[
+        int | None, typer.Option(help=f"How many, {_STEPS} by default; auto stops by itself and takes none.")
+    ] = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = AUTO,
+    seed: Annotated[int, typer.Option(help="The same seed, the same particles.")] = 0,
+    dim: Annotated[int | None, typer.Option(help="Start a log density of a vector of this length at 0.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run beside --out.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew in place of a run beside --out.")] = False,
+) -> None:
+    """Draw particles from a posterior in a Python file, and write a page about them.
+
+    The file holds one of
+
+    \b
+      def log_density(x): ...      log p up to a constant, of an array or a
+      START = {"mean": [0, 0],     dictionary of arrays like START, the value
+               "scale": 1.0}       around which particles start (or a function
+                                   of a key that draws one; or give --dim)
+      SUPPORT = {"scale": steinkern.positive}      where there are constraints
+
+    \b
+      def model(): ...             a NumPyro model of no arguments; particles
+      model = functools.partial(   start from its prior. The extra:
+          regression, x, y)        pip install 'steinkern[numpyro]'
+
+    or a steinkern target such as Posterior (with DATA and START), or a PyMC model.
+
+    \b
+      steinkern sample banana.py:log_density --dim 2
+      steinkern sample schools.py:model --particles 200 --out out/schools/particles.nc
+
+    Beside --out there is index.html, the page. Ctrl-C ends a run with what it has.
+
+    Methods: auto, with nothing to tune, says how good it is and stops by itself: the nearest Gaussian, chains from it,
+    and particles placed by what they saw. The others move particles for --steps steps with the IMQ kernel and a step
+    size that falls to 0: average, Matrix-SVGD with the mean Hessian as metric; mixture, with one around every particle;
+    vanilla, SVGD without a metric; svn, Stein variational Newton. They keep checkpoint/ beside --out, and the same
+    command with --resume goes on after Ctrl-C as if it had never stopped.
+
+    Exit codes: 0 the run ended, 1 it diverged (what it had is written), 2 wrong input, 3 an error not foreseen, 130 it
+    was interrupted.
+    """  # noqa: D301 (click keeps the lines of a paragraph that begins with a backspace)
+    jax.config.update("jax_enable_x64", True)  # before the file makes arrays
+    check_count("--particles", particles)
+    check_count("--seed", seed, least=0)
+    if seed > _LARGEST_SEED:
+        raise ValueError(f"`--seed` must be at most {_LARGEST_SEED}, got {seed}.")
+    if particles == 1:
+        raise ValueError("`--particles` must be at least 2, got 1: one particle climbs to a mode and shows no spread.")
+    check_choice("--method", method, METHODS)
+    if steps is not None:
+        steps = as_count("--steps", steps)
+    if resume and restart:
+        raise ValueError("`--resume` and `--restart` exclude each other: leave one out.")
+    if method == AUTO and (resume or steps is not None):
+        raise ValueError(
+            f"`{'--resume' if resume else '--steps'}` does not go with --method auto, which stops by itself and keeps "
+            "no checkpoints. Leave it out, or name another method, such as --method average."
+        )
+    if method != AUTO:
+        steps = _STEPS if steps is None else steps
+    _check_out(out)
+    options = {
+        run.TARGET: target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
+        "--seed": seed,
+    }  # fmt: skip
+    loaded = load(target, dim)
+    first = loaded.particles(jr.key(seed), 1)
+    _check_room(particles, first)
+    loaded.try_out(first)  # before anything is replaced
+    prepare_directory(out.parent)
+    with DirectoryLock(out.parent) as lock:
+        if not lock.acquire():
+            raise OSError(
+                f"`--out` {out} lies in a directory to which another `steinkern sample` writes at this moment. Wait "
+                "for it to end, or give an --out in another directory."
+            )
+        _sample_into(out, loaded, options, resume, restart)
+
+
+def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: bool, restart: bool) -> None:
+    """Run, and write what comes of it into a directory that no other command writes to."""
+    target, particles, steps, method, seed = (
+        options[name] for name in (run.TARGET, "--particles", "--steps", "--method", "--seed")
+    )
+    checkpoint = _checkpoint(out.parent, resume, restart, method)
+    _check_replaced(out, resume or restart)
+    if resume:
+        run.check_same(out.parent, options)
+    elif method != AUTO:  # whose runs cannot be gone on with
+        run.write(out.parent, options, out)
+    try:
+        if steps is None:
+            result, failed = _run_automatically(loaded, particles, seed)
+        else:
+            result, failed = _run(loaded, sampler_for(method, steps), checkpoint, particles, steps, seed)
+    except KeyboardInterrupt:
+        kept = method != AUTO and newest(checkpoint) is not None
+        say(f"Interrupted: {_way_on(restart) if kept else 'there was nothing to keep yet'}.")
+        raise typer.Exit(130) from None
+    except CheckpointError as error:
+        reason = getattr(error.__cause__, "strerror", None) or error
+        raise OSError(
+            f"a checkpoint could not be written to {checkpoint}: {reason}. The last good one is intact: make room, and "
+            f"{_way_on(restart)} from it."
+        ) from error
+    except OtherRunError as error:
+        raise ValueError(
+            f"`--resume` goes on with the run in {out.parent}, and {target} is not what it was then, in its code, its "
+            f"data or its start ({error.what}). Undo the change, or give --restart to begin anew in its place, or "
+            "an --out in another directory."
+        ) from error
+    result = replace(
+        result,
+        message=run.in_own_words(result.message),
+        warnings=tuple(map(run.in_own_words, result.warnings)),
+        settings={**result.settings, "command": run.in_a_line(options, out)},
+    )
+    run.write(out.parent, options, out, result)
+    predictive = (
+        jr.key(seed + 1) if isinstance(loaded.target, AbstractModelTarget) and result.target.observed() else None
+    )
+    _write_particles(out, result, loaded, predictive)
+    page = result.report(out.parent, loaded.data, title=loaded.name, key=predictive)
+    _say(result, out, page)
+    if failed:
+        raise typer.Exit(1)
+    if result.status is Status.STOPPED:
+        if method != AUTO:
+            say(f"Interrupted after {result.num_steps} of {steps} steps: {_way_on(restart)}.")
+        raise typer.Exit(130)
+
+
+def report(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="What `fit(..., checkpoint=DIR)` or `sample` wrote.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to write index.html. By default DIR; there checkpoint.html beside the page of `sample`."
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="The target, as for `sample`: sites in their own coordinates, and the discrepancy. Executes the file.",
+        ),
+    ] = None,
+    coordinates: Annotated[
+        str | None, typer.Option(help="Comma-separated sites or coordinates to draw; the first 24 by default.")
+    ] = None,
+    dim: Annotated[int | None, typer.Option(help="As for `sample`.")] = None,
+) -> None:
+    """Write a page about a run on disk: its newest whole checkpoint, even where the run still goes on or was killed.
+
+    Without --target nothing of the run's code is executed, and the page shows the unconstrained coordinates in which
+    samplers work. In a directory of `sample` its own page, index.html, stays as it is.
+    """
+    jax.config.update("jax_enable_x64", True)
+    if not directory.is_dir():
+        raise ValueError(f"`DIR` {directory} is not a directory. Name the one that the run was written to.")
+    options, end = run.read(directory)
+    if options.get("--method") == AUTO:
+        raise ValueError(
+            f"`DIR` {directory} is of a run by --method auto, which keeps no checkpoints: its page is "
+            f"{directory / 'index.html'}, written at its end."
+        )
+    bound, data, title = None, None, str(options[run.TARGET]).rpartition(":")[2] if options else None
+    if target is not None:
+        loaded = load(target, dim)
+        first = loaded.particles(jr.key(0), 1)
+        loaded.try_out(first)
+        bound = loaded.target.bind(jax.tree.map(lambda leaf: leaf[0], first))
+        data = jax.tree.map(jnp.asarray, loaded.data)
+        title = loaded.name
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            record = read_run(directory, bound, data, title=title)
+        except ValueError as error:  # in the names of the command
+            said = str(error).replace("`directory`", "`DIR`").replace("`target`", "`--target`")
+            raise ValueError(" ".join([said, *(_capital(one.message) for one in caught[:1])])) from error
+    for one in caught:
+        say(f"Warning: {one.message}", error=True)
+    if end.get("step") == record.num_steps:
+        record = replace(record, status=end["status"], message=end["message"], advice=tuple(end["warnings"]))
+    names = None if coordinates is None else [record.own_name(name) for name in _split(coordinates)]
+    name = "checkpoint.html" if out is None and options else "index.html"
+    say(f"Page: {write_report(record, directory if out is None else out, coordinates=names, name=name)}")
+    if options and target is None and record.coordinates_note:
+        given = f" --dim {options['--dim']}" if options.get("--dim") else ""
+        say(f"With the sites in their own coordinates: --target {options[run.TARGET]}{given}")
+
+
+def _capital(text: Any) -> str:
+    return str(text)[:1].upper() + str(text)[1:]
+
+
+def _way_on(restarted: bool) -> str:
+    return f"the same command with --resume{' in place of --restart' if restarted else ''} goes on"
+
+
+def _split(listed: str) -> list[str]:
+    """Names between commas, except those within brackets: `scale,weights[2,0]` are two."""
+    names, depth = [""], 0
+    for character in listed:
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            names.append("")
+        else:
+            names[-1] += character
+    return [name.strip() for name in names if name.strip()]
+
+
+def _check_room(particles: int, first: Any) -> None:
+    """Refuse particles for which there is no memory, given one of them."""
+    needed = particles * sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(first))
+    if needed > machine_memory():
+        raise ValueError(
+            f"`--particles` {particles} take {needed:,} bytes, and this machine has {machine_memory():,.0f}. Ask for "
+            "fewer."
+        )
+
+
+def _check_out(out: Path) -> None:
+    """What would fail after a long run fails before it."""
+    if out.suffix not in _SUFFIXES:
+        raise ValueError(f"`--out` must be a file ending in .npz or .nc, got {out}.")
+    for path in (out, out.parent / run.PAGE, out.parent / run.NAME):
+        if path.is_dir():
+            raise ValueError(f"`--out` {out} cannot be written: {path} is a directory. Choose another one.")
+    if out.suffix == ".nc":
+        missing = [name for name in ("arviz", "h5netcdf", "h5py") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ValueError(
+                f"`--out` {out} needs {' and '.join(missing)}: pip install 'steinkern[arviz]', or write an .npz file."
+            )
+
+
+def _check_replaced(out: Path, allowed: bool) -> None:
+    """Refuse to replace what is there, unless it was asked for and a recorded run wrote it."""
+    there = next((path for path in (out, out.parent / run.PAGE) if os.path.lexists(path)), None)
+    if there is not None and not allowed:
+        raise ValueError(
+            f"`--out` {out} would replace what is there, {there}: give --restart to begin anew in its place, or an "
+            "--out in another directory."
+        )
+    written = run.written(out.parent)
+    foreign = [
+        path
+        for path in (out, out.parent / run.PAGE)
+        if os.path.lexists(path) and (written is None or (written and path.name not in written))
+    ]
+    if foreign:
+        raise ValueError(
+            f"`--out` {out} would replace {foreign[0]}, which no recorded run wrote. Move it away, or give an --out in "
+            "another directory."
+        )
+
+
+def _checkpoint(directory: Path, resume: bool, restart: bool, method: str) -> Path:
+    """The directory of this run's checkpoints, with none in it unless the run is to go on.
+
+    `--restart` removes the checkpoints of the run that `run.json` records, and nothing else.
+    """
+    place = directory / "checkpoint"
+    before = run.read(directory)[0].get("--method")
+    recorded = before is not None and before != AUTO
+    if restart and recorded:
+        remove_run(place)
+    saved = newest(place)
+    if resume and saved is None:
+        raise ValueError(f"`--resume` finds no run in {place}. Leave it out to begin one.")
+    if restart and saved is not None and method != AUTO:
+        raise ValueError(
+            f"`--out` lies beside a run of {saved.step} steps in {place}, which this command has not recorded, so that "
+            "--restart does not remove it. Move it away, or give an --out in another directory."
+        )
+    if not resume and not restart and saved is not None:
+        raise ValueError(
+            f"`--out` lies beside a run of {saved.step} steps in {place}: give --method {before or method} --resume to "
+            "go on with it, --restart to begin anew in its place, or an --out in another directory."
+        )
+    return place
+
+
+def _run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Result, bool]:
+    """The same with nothing to tune."""
+    key, start_key = jr.split(jr.key(seed))
+    start = loaded.start
+    if callable(start) or isinstance(loaded.target, AbstractModelTarget):
+        start = jax.tree.map(lambda leaf: leaf[0], loaded.particles(start_key, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SteinWarning)
+        try:
+            result = sample_automatically(key, loaded.target, start, particles, loaded.data, throw=False)
+        except ValueError as error:
+            raise ValueError(run.in_own_words(str(error))) from error
+    return result, result.status is Status.DIVERGED
+
+
+def _run(
+    loaded: Loaded, sampler: AbstractSampler, checkpoint: Path, particles: int, steps: int, seed: int
+) -> tuple[Result, bool]:
+    """The result, and whether the run diverged; what `fit` warns of is on the page and on the terminal."""
+    loop_key, start_key = jr.split(jr.key(seed))
+    start = loaded.particles(start_key, particles)
+    numbers = sum(int(np.size(leaf)) for leaf in jax.tree_util.tree_leaves(start))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SteinWarning)  # the result repeats them, one line each
+        try:
+            result = fit(
+                loop_key, loaded.target, sampler, start, loaded.data,
+                num_steps=steps,
+                record_every=max(1, steps // _LINES),
+                record_particles=numbers <= _MOST_NUMBERS,
+                checkpoint=checkpoint,
+                every=max(1, steps // 20),
+                progress=None,
+            )  # fmt: skip
+        except DivergedError as diverged:
+            return diverged.result, True
+    return result, False
+
+
+def _write_particles(out: Path, result: Result, loaded: Loaded, key: Any) -> None:
+    if out.suffix == ".nc":
+        data = result.to_arviz(loaded.data, key=key)
+        data["posterior"].attrs["settings"] = json.dumps(dict(result.settings), default=str)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}.") as scratch:
+            place = Path(scratch) / out.name
+            data.to_netcdf(str(place), engine="h5netcdf")
+            os.replace(place, out)
+        return
+    sites = {name: np.asarray(values) for name, values in result.target.sites(result.particles).items()}
+    with replacing(out) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` has names that it cannot take
+        for name, values in sites.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, values, allow_pickle=False)
+
+
+def _say(result: Result, out: Path, page: Path) -> None:
+    lines = result.summary().splitlines()
+    count = next(place for place, line in enumerate(lines) if line.startswith(f"{len(result.points)} particles, "))
+    for line in lines[:count][: _SHOWN + 1]:
+        say(line)
+    if count > _SHOWN + 1:
+        say(f"… and {count - _SHOWN - 1} more, on the page")
+    say("\n".join(lines[count:]))
+    for text in result.warnings:
+        say(f"Warning: {text}")
+    say(f"\nParticles: {out}\nPage: {page}")

@@ -1,0 +1,219 @@
+"""From `FILE.py:NAME` on the command line to a target and its first particles."""
+
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import checkify
+
+from ..core.files import machine_memory
+from ..core.types import Batch, Key, PyTree
+from ..interop._model import AbstractModelTarget
+from ..targets import initial
+from ..targets.target import AbstractTarget, LogDensity
+
+_EXTRAS = ("numpyro", "pymc", "arviz")
+_CONVENTION = (
+    "Put `START = ...`, one particle's value, into the file (a number, an array or a dictionary of them; or a function "
+    "of a key that draws one), or give --dim for a vector that starts at 0."
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A target from a file, its data, and where its particles start."""
+
+    name: str
+    target: AbstractTarget
+    data: Batch
+    start: Any
+    """One particle's value, or a function of a key that draws one; `None` for a model, which has a prior."""
+
+    def particles(self, key: Key, number: int) -> PyTree:
+        """First particles: from a model's prior, by the file's own function, or normal around the file's start."""
+        if isinstance(self.target, AbstractModelTarget):
+            return self.target.prior(key, number)
+        if callable(self.start):
+            return initial.prior(key, self.start, number)
+        return initial.gaussian(key, self.start, number, support=self.target.support)
+
+    def try_out(self, particles: PyTree) -> None:
+        """See that the log density can be evaluated at all; what it raises is the user's to mend, said in a line."""
+        one = jax.tree.map(lambda leaf: leaf[0], particles)
+        bound = self.target.bind(one)
+        data = jax.tree.map(jnp.asarray, self.data)
+        assert bound.space is not None
+        try:
+            jax.eval_shape(bound.log_density, bound.space.unconstrain(one), bound.batch(data, None))
+        except Exception as error:
+            said = " ".join(str(error).split("\n-----", 1)[0].split())
+            raise ValueError(
+                f"`FILE.py:NAME` {self.name} raises {type(error).__name__} at parameters of the shapes "
+                f"{jax.tree.map(lambda leaf: tuple(leaf.shape), one)}: {said}"
+            ) from error
+        if not isinstance(self.target, AbstractModelTarget):
+            self._check_indices(bound, one, data)
+
+    def _check_indices(self, bound: AbstractTarget, one: PyTree, data: Batch) -> None:
+        """See that the parameters have every entry that is asked for.
+
+        JAX gives x[4] of a vector of two its last entry, so that a `--dim` or `START` that is too short would pass. A
+        slice that reaches beyond the end is shorter, as in NumPy, and cannot be told from one that is meant.
+        """
+        assert bound.space is not None
+        checked = jax.jit(checkify.checkify(bound.log_density, errors=checkify.index_checks))
+        try:
+            said = checked(bound.space.unconstrain(one), bound.batch(data, None))[0].get() or ""
+        except Exception:  # a program that cannot be looked into; `fit` takes its own first look
+            return
+        found = re.search(r"array of shape (\(.*?\)): (index .*? is out of bounds for axis \d+ with size \d+)", said)
+        shapes = {str(tuple(leaf.shape)) for leaf in jax.tree_util.tree_leaves(one)}
+        if found and found[1] in shapes:
+            raise ValueError(
+                f"`FILE.py:NAME` {self.name} asks for more parameters than it is given: {found[2]}. Give a larger "
+                "--dim, or a longer `START`."
+            )
+
+
+def load(place: str, dim: int | None = None) -> Loaded:
+    """The target that `FILE.py:NAME` names; the file is executed.
+
+    Args:
+        place: the file, a colon, and the name of a log density, a target or a model in it.
+        dim: start a log density of a vector of this length at 0, in place of the file's `START`.
+    """
+    file, colon, name = place.rpartition(":")
+    if not colon or not name or not file:
+        raise ValueError(f"`FILE.py:NAME` must be a file and a name in it, such as {place or 'model.py'}:log_density.")
+    module = _executed(Path(file))
+    names = [own for own, value in vars(module).items() if not own.startswith("_") and _may_be_meant(value, module)]
+    if not hasattr(module, name):
+        raise ValueError(
+            f"`FILE.py:NAME` names {name!r}, which {file} does not have. It has {', '.join(names) or 'nothing'}."
+        )
+    return _loaded(name, getattr(module, name), module, dim)
+
+
+def _executed(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"`FILE.py:NAME` names the file {path}, which does not exist. Give the path of a Python file.")
+    name = f"file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise ValueError(f"`FILE.py:NAME` must name a Python file, one whose name ends in .py, got {path}.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and the like look for it there
+    sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ValueError(_what_went_wrong(path, error)) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _what_went_wrong(path: Path, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        wanted = f"'steinkern[{package}]'" if package in _EXTRAS else package
+        return f"{path} needs {package}, which is not installed: pip install {wanted}"
+    own = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()
+    ]
+    line = getattr(error, "lineno", None) or (own[-1] if own else None)
+    said = " ".join(str(error).split())
+    where = f" in line {line}" if line else ""
+    return f"{path} raises {type(error).__name__}{where}: {said}. Run it with Python to see more."
+
+
+def _may_be_meant(value: Any, module: ModuleType) -> bool:
+    """Whether something in a file could be a target: made there, and not a type or an imported function."""
+    if isinstance(value, AbstractTarget) or _is_pymc(value):
+        return True
+    return (
+        callable(value) and not isinstance(value, type) and getattr(value, "__module__", "") in (module.__name__, None)
+    )
+
+
+def _is_pymc(value: Any) -> bool:
+    return type(value).__name__ == "Model" and type(value).__module__.startswith("pymc.")
+
+
+def _is_model(value: Any) -> bool:
+    """Whether something has a prior of its own: a PyMC model, a model's target, or a function of nothing."""
+    own = isinstance(value, AbstractModelTarget) or _is_pymc(value)
+    return own or (callable(value) and not isinstance(value, AbstractTarget) and not _needed(value))
+
+
+def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loaded:
+    data, start = getattr(module, "DATA", None), getattr(module, "START", None)
+    if dim is not None and _is_model(value):
+        raise ValueError(f"`--dim` is for log densities; {name} is a model, and starts from its prior. Leave it out.")
+    if _is_pymc(value):
+        from ..interop.pymc import from_model as from_pymc
+
+        return Loaded(name, from_pymc(value), None, None)
+    if isinstance(value, AbstractModelTarget):
+        return Loaded(name, value, None, None)
+    if isinstance(value, AbstractTarget):
+        return Loaded(name, value, data, _start(name, start, dim))
+    if not callable(value):
+        raise ValueError(
+            f"`FILE.py:NAME` names {name!r}, which is a {type(value).__name__}; it must be a log density, a function "
+            "of the parameters, or a NumPyro model, a function of nothing."
+        )
+    needed = _needed(value)
+    if not needed:
+        from ..interop.numpyro import from_model as from_numpyro
+
+        return Loaded(name, from_numpyro(value), None, None)
+    if len(needed) > (1 if data is None else 2):
+        raise ValueError(
+            f"`FILE.py:NAME` names {name!r}, a function of {', '.join(needed)}; it must take the parameters alone (and "
+            "`DATA`, where the file has it), or nothing where it is a NumPyro model. Bind the rest: "
+            f"functools.partial({name}, {needed[-1]}=...)."
+        )
+    used = data if len(needed) == 2 else None
+    support = getattr(module, "SUPPORT", None)
+    return Loaded(name, LogDensity(value, support=support), used, _start(name, start, dim))
+
+
+def _needed(function: Any) -> list[str]:
+    """The arguments without which a function cannot be called."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some compiled functions have none to see
+        return ["parameters"]
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [own.name for own in parameters if own.default is own.empty and own.kind not in kinds]
+
+
+def _start(name: str, start: Any, dim: int | None) -> Any:
+    if dim is not None:
+        if start is not None:
+            raise ValueError("`--dim` and the file's `START` exclude each other: leave one out.")
+        if dim < 1:
+            raise ValueError(f"`--dim` must be a whole number of at least 1, got {dim}.")
+        if 8 * dim > machine_memory():
+            raise ValueError(f"`--dim` {dim} is more than this machine's memory holds. Give the length of the vector.")
+        return jnp.zeros(dim)
+    if start is None:
+        raise ValueError(
+            f"`FILE.py:NAME` names {name!r}, a log density, and nothing says where its particles start. {_CONVENTION} "
+            "(A NumPyro model takes no arguments here: functools.partial(model, data).)"
+        )
+    if callable(start):
+        return start
+    try:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start, is_leaf=lambda leaf: isinstance(leaf, list))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`START` must be a number, an array, or a pytree of them, got {start!r}.") from error

@@ -1,0 +1,1 @@
+"""What everything else is built on: types, particles, linear operators, metrics, files and checkpoints."""

@@ -1,0 +1,220 @@
+"""Arrays at the public edge: what a caller gives becomes an array of JAX, or an error that names the argument.
+
+JAX itself is lenient where it hurts: it drops the mask of a masked array, wraps whole numbers that do not fit into 32
+bits, and rounds time stamps to multiples of two minutes. Every public function converts its arrays here instead.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from .types import Batch, Key, PyTree, is_concrete
+
+LARGEST_ROUNDING = 0.01
+"""Of a column's standard deviation: data that lose more than this to float32 are refused."""
+_CONSTANT = 1e-11  # a column whose relative spread is below this is one number and the noise of its computation
+_FEW_ROWS = 3  # with fewer the spread of a column may be small by chance
+_X64 = "enable double precision (`jax.config.update('jax_enable_x64', True)`)"
+
+
+def as_key(key: Any, name: str = "key") -> Key:
+    """One PRNG key: a typed one as it is, and a legacy one (`jax.random.PRNGKey`) wrapped, which draws the same."""
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+        return key
+    if isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.ndim == 1:
+        try:
+            return jr.wrap_key_data(jnp.asarray(key))
+        except (TypeError, ValueError):  # not as long as the keys of JAX's present generator
+            pass
+    raise ValueError(f"`{name}` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
+
+
+def as_concrete_key(key: Any, way_out: str = "") -> Key:
+    """A key for a function that runs compiled programs of its own, and so cannot be traced itself."""
+    if not (is_concrete(key) and is_concrete(jnp.zeros(()))):  # under `jit` a constant is traced as well
+        raise ValueError(
+            "`key` must not be traced: the call runs compiled programs of its own and decides by what it sees, so it "
+            f"cannot run under `jit` or `vmap`. {way_out}".rstrip()
+        )
+    return as_key(key)
+
+
+def as_numpy(name: str, value: Any) -> np.ndarray:
+    """Numbers in NumPy's own precision and the machine's byte order; masks, texts and objects are refused."""
+    if np.ma.is_masked(value):
+        raise ValueError(
+            f"`{name}` must not have masked entries, got {int(np.sum(value.mask))} of {np.size(value)}: their "
+            "mask would be ignored. Leave out those rows, or fill them with `.filled(...)`."
+        )
+    if not is_concrete(value):
+        raise ValueError(f"`{name}` must be a concrete array, got one that is traced by `jit`, `vmap` or `grad`.")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, jax.errors.JAXTypeError):
+            raise ValueError(f"`{name}` must be concrete arrays, got traced ones.") from error
+        raise ValueError(_not_numbers(name, value)) from error
+    if array.dtype.kind in "mM":
+        raise ValueError(
+            f"`{name}` must be numbers, got times ({array.dtype}). Subtract one of them and divide by a unit: "
+            "`(times - times[0]) / np.timedelta64(1, 's')`."
+        )
+    if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
+        raise ValueError(_not_numbers(name, value))
+    if array.dtype.char in "gG":  # extended precision, which JAX does not have
+        array = array.astype(np.float64 if array.dtype.char == "g" else np.complex128)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _not_numbers(name: str, value: Any) -> str:
+    text = repr(value)
+    shown = text if len(text) <= 100 else f"{text[:100]}…"
+    return f"`{name}` must be an array of numbers, got {shown} of type {type(value).__name__}."
+
+
+def as_array(name: str, value: Any) -> Array:
+    """Numbers as an array of JAX, in its own precision; refused where that would change them beyond use.
+
+    Whole numbers must fit. Floating-point numbers must not overflow, and must not lose more than a hundredth of their
+    column's standard deviation, where a column is one entry of every row. Traced arrays pass.
+    """
+    if isinstance(value, list | tuple) and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value)):
+        value = jnp.asarray(value)
+    if isinstance(value, jax.Array):
+        if not (jnp.issubdtype(value.dtype, np.number) or value.dtype == np.bool_):
+            raise ValueError(_not_numbers(name, value))
+        return value
+    array = as_numpy(name, value)
+    kind = jax.dtypes.canonicalize_dtype(array.dtype)
+    if kind != array.dtype:
+        _check_narrowed(name, array, kind)
+    return jnp.asarray(array)
+
+
+def _check_narrowed(name: str, array: np.ndarray, kind: np.dtype) -> None:
+    """Raise where `array` cannot be had in the narrower type that JAX will give it."""
+    if array.size == 0:
+        return
+    if array.dtype.kind in "iu":
+        limits, least, largest = np.iinfo(kind), int(array.min()), int(array.max())
+        if least < limits.min or largest > limits.max:
+            raise ValueError(
+                f"`{name}` holds whole numbers from {least} to {largest}, which do not fit into {kind.name}, JAX's "
+                f"type for them here: they would wrap around. Subtract an offset, or {_X64}."
+            )
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = array.astype(kind)
+    lost = np.isfinite(array) & ~np.isfinite(narrow)
+    if lost.any():
+        raise ValueError(
+            f"`{name}` holds {array[lost].flat[0]}, which is beyond the range of {kind.name}. Divide it by a scale, or "
+            f"{_X64}."
+        )
+    if array.dtype.kind == "f":
+        _check_rounding(name, array, narrow)
+
+
+def _check_rounding(name: str, array: np.ndarray, narrow: np.ndarray) -> None:
+    """Raise where a column of `array` loses too much in `narrow`, the same numbers in float32."""
+    if array.ndim == 0 or len(array) < _FEW_ROWS:
+        return
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.max(np.abs(array - narrow), axis=0)
+        spread, size = np.std(array, axis=0), np.max(np.abs(array), axis=0)
+        coarse = (error > LARGEST_ROUNDING * spread) & (spread > _CONSTANT * size)
+    if coarse.any():
+        place = np.unravel_index(int(np.argmax(coarse)), coarse.shape)
+        where = f" in column {place[0] if len(place) == 1 else tuple(map(int, place))}" if place else ""
+        raise ValueError(
+            f"`{name}` loses its digits in float32: numbers near {size[place]:.6g}{where} with a standard deviation of "
+            f"{spread[place]:.2g} would be rounded by up to {error[place]:.2g}. Subtract an offset, as in `x - "
+            f"x.mean(axis=0)`, or {_X64}."
+        )
+
+
+def as_arrays(name: str, tree: PyTree) -> PyTree:
+    """Every leaf of a pytree by `as_array`; a leaf's name is that of its place, such as `data['time']`."""
+
+    def convert(path: Any, leaf: Any) -> Array:
+        return as_array(f"{name}{jax.tree_util.keystr(path)}", leaf)
+
+    return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def as_particle(name: str, tree: PyTree) -> PyTree:
+    """One particle's parameters: every leaf real and in floating point, which whole numbers become."""
+
+    def convert(leaf: Any) -> Array:
+        array = as_array(name, leaf)
+        if jnp.iscomplexobj(array):
+            raise ValueError(f"`{name}` must hold real numbers, got {array.dtype}.")
+        return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+    check_not_empty(name, tree)
+    return jax.tree.map(convert, tree)
+
+
+def check_not_empty(name: str, tree: PyTree) -> None:
+    """Raise unless a pytree holds at least one number."""
+    if not sum(np.size(leaf) for leaf in jax.tree.leaves(tree)):
+        raise ValueError(f"`{name}` must hold one particle's parameters, at least one number, got {tree!r}.")
+
+
+def as_labels(labels: Any) -> PyTree:
+    """Labels as arrays: a list of numbers is one array, other containers keep their structure."""
+    if isinstance(labels, list | tuple) and labels and not any(isinstance(item, dict) for item in labels):
+        leaves = jax.tree.leaves(labels)
+        if all(np.ndim(leaf) == 0 and not hasattr(leaf, "dtype") for leaf in leaves):
+            return as_array("labels", labels)
+    return as_arrays("labels", labels)
+
+
+def as_data(data: Batch) -> Batch:
+    """The data as arrays."""
+    return as_arrays("data", data)
+
+
+def as_concrete_data(data: Batch) -> Batch:
+    """The same for a function that runs compiled programs of its own: data that are traced are refused."""
+    arrays = as_data(data)
+    check_concrete("data", arrays)
+    return arrays
+
+
+def check_concrete(name: str, tree: PyTree) -> None:
+    """Raise where a leaf is traced."""
+    if not all(is_concrete(leaf) for leaf in jax.tree.leaves(tree)):
+        raise ValueError(
+            f"`{name}` must be concrete arrays, not traced: the call compiles a loop of its own, so it cannot run "
+            "under `jit` or `vmap`."
+        )
+
+
+def as_points(name: str, value: Any) -> Float[Array, "n d"]:
+    """Real numbers as an (n, d) array in floating point, at least one row and one column; traced ones pass."""
+    array = as_array(name, value)
+    if array.ndim != 2:
+        way_out = " Write `x[:, None]` for points of one dimension." if array.ndim == 1 else ""
+        raise ValueError(f"`{name}` must have two axes, (n, d), got shape {array.shape}.{way_out}")
+    if 0 in array.shape:
+        raise ValueError(f"`{name}` must hold at least one point of at least one coordinate, got shape {array.shape}.")
+    if jnp.issubdtype(array.dtype, np.complexfloating):
+        raise ValueError(f"`{name}` must be real numbers, got {array.dtype}.")
+    if not jnp.issubdtype(array.dtype, np.floating):
+        kind = jnp.result_type(float)
+        if is_concrete(array) and kind == np.float32:
+            whole = np.asarray(array)
+            _check_rounding(name, whole.astype(np.float64), whole.astype(np.float32))
+        return array.astype(kind)
+    return array
+
+
+def in_one_precision(*arrays: Array) -> tuple[Array, ...]:
+    """Floating-point arrays in the widest of their types."""
+    widest = max((array.dtype for array in arrays), key=lambda kind: (jnp.finfo(kind).bits, jnp.finfo(kind).nmant))
+    return tuple(array.astype(widest) for array in arrays)

@@ -1,0 +1,374 @@
+"""Checkpoint files: everything the next step needs, on disk before it is needed.
+
+A checkpoint is one file: a line that names the format, a header in JSON, the bytes of the arrays, and a checksum over
+all of it, which tells a whole file from a damaged one. Reading it executes nothing, and takes regular files alone. A
+file is written beside its final name, synced, and renamed; the last two are kept, so that damage to one never costs
+the run. One that is found damaged is set aside under another name: it takes the place of no whole one. One process
+at a time writes to a directory.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from .files import DirectoryLock, check_writable, create_beside, machine_memory, open_regular
+from .types import warn_caller
+
+_FORMAT = b"steinkern checkpoint 1\n"
+_CHECKSUM = 32  # bytes
+_KEPT = 2
+_NAME = re.compile(r"step-([0-9]{1,18})\.ckpt")
+_LEFT_BEHIND = re.compile(r"step-[0-9]{1,18}(\.[0-9a-f]{16})?\.partial")  # by a process that was killed
+_SET_ASIDE = ".damaged"
+_LONGEST_HEADER = 2**24
+_LONGEST_DESCRIPTION = 2**20  # of one part: a long list that a function closes over
+_MOST_ARRAYS = 2**16
+MOST_AXES = 32  # of a NumPy array, in every version
+LONGEST_AXIS = 2**48
+_PIECE = 2**20  # bytes read and hashed at a time
+_KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16", "uint32", "uint64",
+          "int8", "int16", "int32", "int64")  # fmt: skip
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint file that is truncated, altered, or none at all."""
+
+
+class CheckpointError(OSError):
+    """A checkpoint could not be written, for want of room for example; the last good one is intact.
+
+    `result` is what the run had when it ended, or `None` where it had not begun.
+    """
+
+    result: Any = None
+
+
+class OtherRunError(ValueError):
+    """A checkpoint is of another run than the one that was to go on from it; `what` says in which respect."""
+
+    def __init__(self, text: str, what: str):
+        super().__init__(text)
+        self.what = what
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds."""
+
+    step: int
+    settings: dict[str, Any]
+    """What the run is, and what it is made from in words."""
+    notes: dict[str, Any]
+    """What else is worth knowing, such as versions; it may differ."""
+    arrays: list[np.ndarray]
+
+
+class Store:
+    """The checkpoints of one run, in a directory of their own.
+
+    Args:
+        directory: made where it does not exist.
+        settings: what the run is, as JSON; a checkpoint of another run is refused, with the difference named.
+        description: what the run is made from, as JSON: written beside the settings and not compared.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        settings: Mapping[str, Any],
+        description: Mapping[str, Any] | None = None,
+    ):
+        self.directory = Path(directory)
+        self.settings = json.loads(json.dumps(settings))
+        texts = {name: json.dumps(value) for name, value in (description or {}).items()}
+        self.description = {
+            name: json.loads(text) if len(text) <= _LONGEST_DESCRIPTION else f"{len(text)} characters, not kept"
+            for name, text in texts.items()
+        }
+        self.lock = DirectoryLock(self.directory)
+        """Held by the process that writes, from before `latest` to after the last `save`."""
+        try:
+            check_writable(self.directory)
+        except OSError as error:
+            raise OSError(
+                f"`checkpoint` {self.directory} cannot be written to: {error.strerror}. Choose another directory."
+            ) from error
+
+    def latest(self) -> Saved | None:
+        """The newest whole checkpoint, or `None`. A damaged one is set aside with a warning."""
+        saved = newest(self.directory, "None is left: the run starts anew", set_aside=True)
+        if saved is not None:
+            self._check(saved)
+        return saved
+
+    def save(self, step: int, arrays: Sequence[np.ndarray], notes: Mapping[str, Any]) -> None:
+        """Write a checkpoint, then drop all but the last two. A failure leaves the former ones as they were."""
+        path = _path(self.directory, step)
+        try:
+            write(path, Saved(step, {**self.settings, **self.description}, dict(notes), list(arrays)))
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoint at step {step} could not be written to {self.directory}: {error.strerror}. The last "
+                "good one, if there was one, is intact; make room and run the same call again to go on from it. "
+                "`result` of this error holds what the run had."
+            ) from error
+        # What claims a later step than the run has come to is not of this run's past: it pushes nothing out.
+        past = [path for path in _files(self.directory) if _step_of(path) <= step]
+        left_behind = [path for path in self.directory.glob("step-*.partial") if _LEFT_BEHIND.fullmatch(path.name)]
+        for old in [*past[:-_KEPT], *left_behind]:
+            with contextlib.suppress(OSError):  # a file that cannot be removed costs room, not the run
+                old.unlink()
+
+    def _check(self, saved: Saved) -> None:
+        compared = {name: saved.settings[name] for name in self.settings if name in saved.settings}
+        found = difference(compared, self.settings)
+        if found is not None:
+            name, before, now = found
+            raise OtherRunError(
+                f"`checkpoint` {_path(self.directory, saved.step)} is of another run: its {name} is {before}, here it "
+                f"is {now}. Run with what it was made from, or choose another directory.",
+                f"{name} differs",
+            )
+
+
+def newest(
+    directory: Path,
+    none_left: str = "None is left",
+    *,
+    set_aside: bool = False,
+    most: float | None = None,
+    tries: int | None = None,
+) -> Saved | None:
+    """The newest whole checkpoint in a directory, or `None`. A damaged one is passed over with a warning.
+
+    Args:
+        directory: of the checkpoints.
+        none_left: what the warning says where all are damaged.
+        set_aside: rename damaged ones, so that they stand in no one's way.
+        most: bytes that a file may have; by default as many as the machine has memory.
+        tries: how many files to read at most, the newest first; all by default.
+    """
+    named = _named(directory)[-tries if tries else 0 :]
+    for number, path in enumerate(reversed(named), start=1):
+        try:
+            saved = read(path, most)
+            if saved.step != _step_of(path):
+                raise DamagedCheckpoint(f"the checkpoint {path} is of step {saved.step}, not of its name's.")
+            return saved
+        except DamagedCheckpoint as damage:
+            text = f"{damage} {'The one before it is used' if number < len(named) else none_left}"
+            if set_aside:
+                aside = path.with_name(path.name + _SET_ASIDE)
+                while os.path.lexists(aside):  # what was set aside before stays
+                    aside = aside.with_name(aside.name + _SET_ASIDE)
+                with contextlib.suppress(OSError):  # where it has to stay, it is passed over again
+                    os.replace(path, aside)
+                text += f"; the file is kept as {aside.name}"
+            warn_caller(RuntimeWarning(f"{text}."))
+    return None
+
+
+def remove_run(directory: Path) -> None:
+    """Remove the checkpoints in a directory, and the directory if nothing else is in it.
+
+    A file is removed where it has the name of a checkpoint, whole, set aside or half written, and begins as one does.
+    Everything else stays. `OSError` where another process writes to the directory.
+    """
+    with DirectoryLock(directory) as lock:
+        if directory.is_dir() and not lock.acquire():
+            raise OSError(busy(directory))
+        for path in directory.glob("step-*"):
+            name = path.name.partition(_SET_ASIDE)[0]
+            if (_NAME.fullmatch(name) or _LEFT_BEHIND.fullmatch(name)) and _is_ours(path):
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not empty, or not there
+            directory.rmdir()
+
+
+def busy(directory: Path) -> str:
+    """What to say of a directory that another process has locked."""
+    return (
+        f"`checkpoint` {directory} is in use: another run writes its checkpoints there at this moment. Wait for it to "
+        "end, or choose another directory."
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file begins as a checkpoint does, as far as it goes."""
+    try:
+        with open_regular(path) as file:
+            return _FORMAT.startswith(file.read(len(_FORMAT)))
+    except OSError:
+        return False
+
+
+def _named(directory: Path) -> list[Path]:
+    """What has the name of a checkpoint, whatever it is, in the order of the steps."""
+    return sorted((path for path in directory.glob("step-*") if _NAME.fullmatch(path.name)), key=_step_of)
+
+
+def _files(directory: Path) -> list[Path]:
+    """The files among them."""
+    return [path for path in _named(directory) if path.is_file()]
+
+
+def _path(directory: Path, step: int) -> Path:
+    return directory / f"step-{step:012d}.ckpt"
+
+
+def write(path: Path, saved: Saved) -> None:
+    """One checkpoint file, through a temporary one, synced before it takes its name."""
+    arrays = [np.ascontiguousarray(array).reshape(np.shape(array)) for array in saved.arrays]
+    check_kinds(arrays)
+    described = [[array.dtype.name, list(array.shape)] for array in arrays]
+    content = {"step": saved.step, "settings": saved.settings, "notes": saved.notes, "arrays": described}
+    header = json.dumps(content).encode()
+    if len(header) > _LONGEST_HEADER:
+        raise ValueError(f"a checkpoint's settings may take {_LONGEST_HEADER} bytes, these take {len(header)}.")
+    digest = hashlib.sha256()
+    file, partial = create_beside(path)
+    try:
+        with file:
+            for piece in (_FORMAT, len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)):
+                digest.update(piece)
+                file.write(piece)
+            file.write(digest.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def read(path: Path, most: float | None = None) -> Saved:
+    """What `write` wrote; `DamagedCheckpoint` where a bit of it is another. Takes little more memory than the file.
+
+    Args:
+        path: of a regular file.
+        most: bytes that it may have; by default as many as the machine has memory.
+    """
+    most = machine_memory() if most is None else most
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise DamagedCheckpoint(
+                    f"the checkpoint {path} has {size:,} bytes, more than the {most:,.0f} for which there is memory."
+                )
+            return _read(file)
+    except DamagedCheckpoint:
+        raise
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or "there is not enough memory"
+        raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {reason}.") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedCheckpoint(f"the checkpoint {path} is truncated or altered.") from error
+
+
+def _read(file: BinaryIO) -> Saved:
+    """Any error but an `OSError` says that the file is not as it was written."""
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(len(_FORMAT) + 8)
+    length = int.from_bytes(start[len(_FORMAT) :], "little")
+    if not start.startswith(_FORMAT) or len(start) < len(_FORMAT) + 8 or not 0 < length <= _LONGEST_HEADER:
+        raise ValueError("no start of a checkpoint")
+    header = file.read(length)
+    content = json.loads(header)
+    step, settings, notes = _count(content["step"]), content["settings"], content["notes"]
+    if not (isinstance(settings, dict) and isinstance(notes, dict)):
+        raise TypeError("settings and notes are dictionaries")
+    if len(content["arrays"]) > _MOST_ARRAYS:
+        raise ValueError("too many arrays")
+    kinds = [(jnp.dtype(_known(name)), _shape(shape)) for name, shape in content["arrays"]]
+    sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
+    if size != len(start) + length + sum(sizes) + _CHECKSUM:  # before anything of that size is read
+        raise ValueError("the arrays do not fill the file")
+    digest = hashlib.sha256(start + header)
+    blocks = [_read_block(file, number, digest) for number in sizes]
+    if file.read(_CHECKSUM) != digest.digest():
+        raise ValueError("another checksum")
+    arrays = [np.frombuffer(block, kind).reshape(shape) for block, (kind, shape) in zip(blocks, kinds, strict=True)]
+    return Saved(step, settings, notes, arrays)
+
+
+def check_kinds(arrays: Iterable[np.ndarray]) -> None:
+    """Raise where an array has a type that could not be read again."""
+    for array in arrays:
+        if array.dtype.name not in _KINDS:
+            raise ValueError(
+                f"the state of the sampler has an array of {array.dtype.name}; a checkpoint can hold "
+                f"{', '.join(_KINDS)}. Run without `checkpoint`, or with a step rule that keeps one of these."
+            )
+
+
+def difference(before: Any, now: Any) -> tuple[str, Any, Any] | None:
+    """The name of the first place where two JSON values differ, and what stands there in each."""
+    return next(differences(before, now), None)
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The name of every place where two JSON values differ, and what stands there in each."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *(key for key in now if key not in before)]:
+            inside = key if not name else f"{name}.{key}"
+            yield from differences(before.get(key, "absent"), now.get(key, "absent"), inside)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from differences(one, other, f"{name}[{place}]")
+    elif before != now or type(before) is not type(now):
+        yield name, before, now
+
+
+def _read_block(file: BinaryIO, size: int, digest: Any) -> bytes:
+    pieces = []
+    for start in range(0, size, _PIECE):
+        piece = file.read(min(_PIECE, size - start))
+        digest.update(piece)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _step_of(path: Path) -> int:
+    name = _NAME.fullmatch(path.name)
+    assert name is not None
+    return int(name[1])
+
+
+def _known(name: Any) -> str:
+    if name not in _KINDS:
+        raise ValueError(name)
+    return str(name)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _shape(axes: Any) -> tuple[int, ...]:
+    """Bounded before the product is taken: that of many large numbers takes hours."""
+    if not isinstance(axes, list) or len(axes) > MOST_AXES:
+        raise ValueError("no shape")
+    if any(_count(axis) > LONGEST_AXIS for axis in axes):
+        raise ValueError("too long an axis")
+    return tuple(axes)
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name == "posix":  # the rename itself is durable only then
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,229 @@
+"""Symmetric operators that may be averaged, then factorised into metrics.
+
+Curvature is linear data: it is averaged over particles and decayed over minibatches. A metric (see `metric`) is a
+factorised positive definite matrix, Q = RᵀR, with which one whitens and solves. Keeping the two apart makes it
+impossible to average factors by accident, and lets structure (diagonal, Kronecker, blocks) live through both.
+
+Batches of operators are ordinary operators whose arrays carry a leading axis, used under `jax.vmap`.
+"""
+
+import abc
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .metric import AbstractMetric, BlocksMetric, DenseMetric, DiagonalMetric, KroneckerMetric
+from .types import Matrix, Scalar, check_positive, like
+
+Operator = TypeVar("Operator", bound="AbstractOperator")
+
+
+class AbstractOperator(eqx.Module):
+    """A symmetric matrix as data: average it, decay it, then factorise it."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """The dimension d."""
+
+    @abc.abstractmethod
+    def as_matrix(self) -> Matrix:
+        """The dense d×d matrix. For tests and small d."""
+
+    @abc.abstractmethod
+    def average(self: Operator) -> Operator:
+        """The mean over the leading axis of a batch of operators."""
+
+    @abc.abstractmethod
+    def blend(self: Operator, other: Operator, share: Any) -> Operator:
+        """Share × self + (1 − share) × other: a step of a running average, or a half-averaged mixture."""
+
+    @abc.abstractmethod
+    def scale(self) -> Scalar:
+        """Trace / d, the size that damping is relative to."""
+
+    @abc.abstractmethod
+    def factorise(self, damping: Any, *, symmetric: bool = False) -> AbstractMetric:
+        """The metric Q + damping × scale × I.
+
+        Args:
+            damping: positive, relative to `scale()`.
+            symmetric: take the symmetric root R = Q^½ of Eq. (12). For a radial kernel any root gives the same
+                velocity (rotations cancel) and the Cholesky factor is cheaper; around a graphical kernel it matters.
+        """
+
+
+class Dense(AbstractOperator):
+    """A symmetric d×d matrix."""
+
+    matrix: Float[Array, "*batch d d"]
+
+    @property
+    def size(self) -> int:
+        return self.matrix.shape[-1]
+
+    def as_matrix(self) -> Matrix:
+        return self.matrix
+
+    def average(self) -> "Dense":
+        return Dense(jnp.mean(self.matrix, axis=0))
+
+    def blend(self, other: "Dense", share: Any) -> "Dense":
+        return Dense(_mix(self.matrix, other.matrix, share))
+
+    def scale(self) -> Scalar:
+        return jnp.trace(self.matrix) / self.size
+
+    def factorise(self, damping: Any, *, symmetric: bool = False) -> DenseMetric:
+        check_positive("damping", damping)
+        return self.plus(like(damping, self.matrix) * _positive_scale(self.scale()), symmetric)
+
+    def plus(self, added: Scalar, symmetric: bool) -> DenseMetric:
+        """The metric of this matrix + added × I."""
+        identity = jnp.eye(self.size, dtype=self.matrix.dtype)
+        return DenseMetric.of(self.matrix + added * identity, symmetric=symmetric)
+
+
+class Diagonal(AbstractOperator):
+    """A diagonal matrix, held as its d entries."""
+
+    entries: Float[Array, "*batch d"]
+
+    @property
+    def size(self) -> int:
+        return self.entries.shape[-1]
+
+    def as_matrix(self) -> Matrix:
+        return jnp.diag(self.entries)
+
+    def average(self) -> "Diagonal":
+        return Diagonal(jnp.mean(self.entries, axis=0))
+
+    def blend(self, other: "Diagonal", share: Any) -> "Diagonal":
+        return Diagonal(_mix(self.entries, other.entries, share))
+
+    def scale(self) -> Scalar:
+        return jnp.mean(self.entries)
+
+    def factorise(self, damping: Any, *, symmetric: bool = False) -> DiagonalMetric:
+        check_positive("damping", damping)
+        return DiagonalMetric(jnp.sqrt(self.entries + like(damping, self.entries) * _positive_scale(self.scale())))
+
+
+class Kronecker(AbstractOperator):
+    """A ⊗ B + shift × I, acting on the row-major vec of an a×b block of coordinates.
+
+    Departs from linearity: the mean of Kronecker products is not the product of the mean factors. `average` and
+    `blend` average the *factors*, which is the approximation of KFAC (Martens and Grosse, 2015). Damping is theirs
+    too, split over the factors in proportion to their scales: with a, b the scales of A and B, and δ the shift plus
+    damping × scale, the metric is (A + √(δa/b) I) ⊗ (B + √(δb/a) I), which adds δ I and two cross terms.
+
+    Args:
+        left: A, the output side of a layer.
+        right: B, the input side.
+        shift: a multiple of the identity, such as a prior's precision; `None` for none.
+        bias: the last column of the block is a layer's bias, whose coordinates follow all those of its weights.
+    """
+
+    left: Dense
+    right: Dense
+    shift: Float[Array, "*batch"] | None = None
+    bias: bool = eqx.field(default=False, static=True)
+
+    @property
+    def size(self) -> int:
+        return self.left.size * self.right.size
+
+    def as_matrix(self) -> Matrix:
+        product = jnp.kron(self.left.matrix, self.right.matrix)
+        if self.bias:
+            places = np.arange(self.size).reshape(self.left.size, self.right.size)
+            order = np.concatenate([places[:, :-1].reshape(-1), places[:, -1]])
+            product = product[order][:, order]
+        return product if self.shift is None else product + self.shift * jnp.eye(self.size, dtype=product.dtype)
+
+    def average(self) -> "Kronecker":
+        shift = None if self.shift is None else jnp.mean(self.shift, axis=0)
+        return Kronecker(self.left.average(), self.right.average(), shift, self.bias)
+
+    def blend(self, other: "Kronecker", share: Any) -> "Kronecker":
+        left, right = self.left.blend(other.left, share), self.right.blend(other.right, share)
+        if (self.shift is None) != (other.shift is None):
+            raise ValueError("`other` must have a shift exactly where this operator has one.")
+        shift = None if self.shift is None or other.shift is None else _mix(self.shift, other.shift, share)
+        return Kronecker(left, right, shift, self.bias)
+
+    def scale(self) -> Scalar:
+        product = self.left.scale() * self.right.scale()
+        return product if self.shift is None else product + self.shift
+
+    def factorise(self, damping: Any, *, symmetric: bool = False) -> KroneckerMetric:
+        check_positive("damping", damping)
+        left, right = self.left.scale(), self.right.scale()
+        added = like(damping, self.left.matrix) * _positive_scale(self.scale())
+        added = added if self.shift is None else added + self.shift
+        # Where a factor has no scale there is nothing to be proportional to.
+        both = (left > 0) & (right > 0)
+        ratio = jnp.sqrt(jnp.where(both, left, 1) / jnp.where(both, right, 1))
+        root = jnp.sqrt(added)
+        output = self.left.plus(root * ratio, symmetric)
+        return KroneckerMetric(output, _after(output, self.right).plus(root / ratio, symmetric), self.bias)
+
+
+class Blocks(AbstractOperator):
+    """A block-diagonal matrix: one operator for each consecutive stretch of coordinates.
+
+    Every block is damped relative to its own scale, so that a layer of large curvature does not drown a small one.
+    """
+
+    parts: tuple[AbstractOperator, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def as_matrix(self) -> Matrix:
+        return jax.scipy.linalg.block_diag(*[part.as_matrix() for part in self.parts])
+
+    def average(self) -> "Blocks":
+        return Blocks(tuple(part.average() for part in self.parts))
+
+    def blend(self, other: "Blocks", share: Any) -> "Blocks":
+        return Blocks(tuple(a.blend(b, share) for a, b in zip(self.parts, other.parts, strict=True)))
+
+    def scale(self) -> Scalar:
+        traces = jnp.stack([part.scale() * part.size for part in self.parts])
+        return jnp.sum(traces) / self.size
+
+    def factorise(self, damping: Any, *, symmetric: bool = False) -> BlocksMetric:
+        metrics: list[AbstractMetric] = []
+        for part in self.parts:
+            waiting = _after(metrics[-1], part) if metrics else part
+            metrics.append(waiting.factorise(damping, symmetric=symmetric))
+        return BlocksMetric(tuple(metrics))
+
+
+def _after(done: AbstractMetric, operator: Operator) -> Operator:
+    """The same operator, so that its factorisation waits for the one that is `done`.
+
+    Batched factorisations that run at the same time, each waiting for threads of the one pool, bring JAX 0.10 to a
+    standstill on a CPU with few cores. Adding a zero that depends on the result puts them in order; where that result
+    is not finite, neither are the later ones.
+    """
+    results = [jnp.ravel(leaf)[0] for leaf in jax.tree_util.tree_leaves(done)]
+    zero = 0 * jnp.sum(jnp.stack(results))
+    return jax.tree.map(lambda leaf: leaf + zero, operator)
+
+
+def _positive_scale(scale: Scalar) -> Scalar:
+    """The scale that damping is relative to; 1 for no curvature at all, where there is nothing to be relative to."""
+    return jnp.where(scale == 0, jnp.ones_like(scale), jnp.abs(scale))
+
+
+def _mix(old: Array, new: Array, share: Any) -> Array:
+    share = like(share, old)
+    return share * old + (1 - share) * new

@@ -1,0 +1,1 @@
+"""Runs: `fit`, its loop, recovery, checkpoints and checks; and `sample`."""

@@ -1,0 +1,89 @@
+"""The arguments of `fit`, checked before any long work: errors name the argument, what was expected and what came."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.types import check_callable, check_count, check_positive_number
+from ..samplers.sampler import AbstractSampler
+
+MOST_STEPS = 2**31 - 1
+"""The counter of steps has 32 bits, with and without double precision."""
+
+
+def check_functions(sampler: Any, tempering: Any, callback: Any) -> None:
+    """Raise unless these are a sampler and functions."""
+    if not isinstance(sampler, AbstractSampler):
+        raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
+    if callback is not None:
+        check_callable("callback", callback, "a function of (step, state, info)")
+    if tempering is not None:
+        check_callable("tempering", tempering, "a schedule, a function of the step")
+
+
+def as_count(name: str, value: Any) -> int:
+    """A whole number of steps or examples, from one of Python's or NumPy's."""
+    check_count(name, value)
+    if value > MOST_STEPS:
+        raise ValueError(f"`{name}` must be at most {MOST_STEPS}, got {value}.")
+    return int(value)
+
+
+def as_number(name: str, value: Any) -> float:
+    """A positive number as a float, so that 100 and 100.0 are the same run."""
+    check_positive_number(name, value)
+    return float(value)
+
+
+def as_switch(name: str, value: Any) -> bool:
+    """True or false, and nothing that only passes for it: a text would be true, whatever it says."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float | None:
+    """A fraction below 1, for samplers that come to rest."""
+    if tolerance is None:
+        return None
+    fraction = as_number("tolerance", tolerance)
+    if fraction >= 1:
+        raise ValueError(f"`tolerance` must be a fraction of the largest velocity, below 1, got {tolerance}.")
+    if not sampler.deterministic:
+        raise ValueError(
+            f"`tolerance` has no meaning for {type(sampler).__name__}, whose velocity does not tell that all is at "
+            "rest. Leave it out and choose `num_steps`."
+        )
+    return fraction
+
+
+def check_checkpoint(checkpoint: Any, every: Any) -> None:
+    """Raise unless `checkpoint` can name a directory, and `every` goes with one."""
+    if checkpoint is not None:
+        path = os.fspath(checkpoint) if isinstance(checkpoint, str | os.PathLike) else None
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise ValueError(f"`checkpoint` must be a directory, got {checkpoint!r}. Name one, such as 'runs/first'.")
+    elif every is not None:
+        raise ValueError(f"`every` is {every}, but there is no `checkpoint`: name a directory for them.")
+
+
+def check_tempering(tempering: Callable[[Any], Any] | None, first: int, num_steps: int) -> None:
+    """Raise unless the schedule gives a power at its first and last step; between them it is not looked at."""
+    if tempering is None:
+        return
+    shape = jax.eval_shape(tempering, jax.ShapeDtypeStruct((), jnp.int32))
+    kind = getattr(shape, "dtype", None)
+    if kind is None or shape.shape != () or not jnp.issubdtype(kind, np.number) or jnp.iscomplexobj(shape):
+        got = type(shape).__name__ if kind is None else f"an array of {kind}{list(shape.shape)}"
+        raise ValueError(f"`tempering` must return one real number, the power of the target, got {got}.")
+    for step in {first, first + num_steps - 1}:
+        power = float(tempering(jnp.asarray(step, jnp.int32)))
+        if not 0 <= power < np.inf:
+            raise ValueError(
+                f"`tempering` must return a finite power of at least 0, got {power} at step {step}. A negative one "
+                "would turn the target upside down."
+            )

@@ -1,0 +1,112 @@
+"""A look for mass that chains from the nearest Gaussian do not reach: a much wider or narrower part around one place.
+
+A mixture of a narrow and a wide part has one mode, and two Gaussians near to it. Chains in one part do not find the
+other: in d dimensions a part that is k times narrower has a fraction k⁻ᵈ of the wide one's volume. The evidence lower
+bound of a Gaussian is near the logarithm of the mass that it stands for. Over Gaussians of one mean and one shape it
+has one maximum where there is one part, and a second one, nearly as high, where there is another.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.types import Batch, Points
+from ...targets.target import AbstractTarget
+from .gaussian import Gaussian, bounds_at, evaluations, nearest_gaussian
+
+_SCALES = 2.0 ** (np.arange(-16, 17) / 2)
+_VALLEY = 1.0  # nats between two maxima
+_NEAR = 10.0  # nats, and a tenth of the dimensions, by which the second may be lower before it is looked at closely
+_LEAST_SHARE = 0.01  # of the mass
+_MOST_ROUNDS = 20  # to a second Gaussian
+
+
+class OtherPart(NamedTuple):
+    """A second Gaussian near to the target, beside the first."""
+
+    first: Gaussian
+    second: Gaussian
+    ratio: float
+    """The second's standard deviations over those of the first, their geometric mean."""
+    share: float
+    """Of the mass of both, by their evidence lower bounds."""
+
+    def in_words(self) -> str:
+        """For a warning."""
+        size = f"{self.ratio:.0f} times wider" if self.ratio > 1 else f"{1 / self.ratio:.0f} times narrower"
+        return (
+            f"these particles stand for a part of the mass: another part, {size}, has perhaps {self.share:.0%} of it, "
+            "and chains do not go from the one to the other. Run `sample` from a start in each part, and see whether "
+            "both are meant."
+        )
+
+
+def look_for_another_part(
+    target: AbstractTarget, nearest: Gaussian, noise: Points, data: Batch
+) -> tuple[OtherPart | None, tuple[int, int, int, int]]:
+    """Another part, or none, and what the look took: values, gradients, Hessians and batches."""
+    n, d = noise.shape
+    scales, near = jnp.asarray(_SCALES, noise.dtype), _NEAR + 0.1 * d
+    spent = np.zeros(4, int)
+    place = nearest.mean
+    for _ in range(2):  # around the mean, and around the highest density there: a narrow part need not be at the mean
+        bounds, highest = bounds_at(target, nearest, place, scales, noise, data)
+        spent += np.array([n * len(_SCALES), 0, 0, 1])
+        scale = second_scale(np.asarray(bounds), near)
+        if scale is not None:
+            second = nearest_gaussian(target, place, noise, data, nearest.precision / scale**2, _MOST_ROUNDS)
+            spent += np.array(evaluations(second, n))
+            if (part := _compared(nearest, second)) is not None:
+                return part, _four(spent)
+        place = highest
+    return None, _four(spent)
+
+
+def _four(spent: np.ndarray) -> tuple[int, int, int, int]:
+    values, gradients, hessians, batches = map(int, spent)
+    return values, gradients, hessians, batches
+
+
+def second_scale(bounds: np.ndarray, near: float) -> float | None:
+    """The scale of the highest other maximum of the bounds, by `_SCALES`, if it is so near to the first."""
+    first = len(bounds) // 2
+    while (higher := max((first, first - 1, first + 1), key=lambda place: _at(bounds, place))) != first:
+        first = higher
+    others = []
+    for place in range(len(bounds)):
+        between = bounds[min(first, place) : max(first, place) + 1]
+        peak = bounds[place] >= max(_at(bounds, place - 1), _at(bounds, place + 1))
+        if peak and np.isfinite(bounds[place]) and np.min(between) < bounds[place] - _VALLEY:
+            others.append(place)
+    best = max(others, key=lambda place: bounds[place], default=None)
+    return None if best is None or bounds[best] < bounds[first] - near else float(_SCALES[best])
+
+
+def _at(bounds: np.ndarray, place: int) -> float:
+    return float(bounds[place]) if 0 <= place < len(bounds) else -np.inf
+
+
+def _compared(first: Gaussian, second: Gaussian) -> OtherPart | None:
+    """The second Gaussian, where it has some of the mass and is not the first one found again."""
+    d = len(first.mean)
+    ratio = float(np.exp((first.metric.logdet() - second.metric.logdet()) / (2 * d)))
+    ahead = float(second.bound - first.bound)
+    share = 1 / (1 + np.exp(-np.clip(ahead, -50, 50)))
+    if not bool(second.settled) or share < _LEAST_SHARE or 0.5 < ratio < 2:
+        return None
+    return OtherPart(first, second, ratio, float(share))
+
+
+def has_been_seen(part: OtherPart, points: np.ndarray) -> bool:
+    """Whether the draws, axes (transition, chain, coordinate), are in that part in something like its share."""
+    drawn = jnp.asarray(points.reshape(-1, points.shape[-1]))
+    first, second = (_log_mass(own, drawn) for own in (part.first, part.second))
+    return bool(np.mean(second > first) > 0.2 * part.share)
+
+
+def _log_mass(gaussian: Gaussian, points: Points) -> np.ndarray:
+    """The logarithm of the Gaussian's density times its mass, up to a constant of the target."""
+    white = jax.vmap(gaussian.metric.whiten)(points - gaussian.mean[None])
+    return np.asarray(gaussian.bound + gaussian.metric.logdet() / 2 - jnp.sum(white**2, axis=1) / 2)

@@ -1,0 +1,75 @@
+"""Double precision within `sample`, whatever JAX's own switch says, without a trace of it outside."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.errors import shapes
+from ...core.types import Batch, PyTree, Vector
+from ...targets.target import AbstractTarget, LogDensity
+from .closures import as_function, on_copied_arrays
+
+
+def bind(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> tuple[AbstractTarget, Vector, Batch]:
+    """The target on its space, the start as an unconstrained vector, and the data; in double precision if `wide`."""
+
+    def cast(leaf: Any) -> Any:
+        floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        # A copy, because JAX remembers by identity what an array is to it: see `closures`.
+        return jnp.asarray(np.array(leaf), jnp.float64 if wide and floating else None)
+
+    start, data = jax.tree.map(cast, start), jax.tree.map(cast, data)
+    start = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(float), start)
+    bound = target.bind(start)
+    assert bound.space is not None
+    bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
+    vector = bound.space.unconstrain(start)
+    if wide:  # a model's space has the precision in which it was made
+        vector = vector.astype(jnp.float64)
+    value, score = jax.value_and_grad(bound.log_density)(vector, data)
+    if not (bool(jnp.isfinite(value)) and bool(jnp.all(jnp.isfinite(score)))):
+        raise ValueError(
+            f"`start` must lie where the log density and its gradient are finite, got {float(value)} there. Start "
+            "inside the support, or declare it with `support=`."
+        )
+    return bound, vector, data
+
+
+@contextmanager
+def double_precision(target: AbstractTarget, start: PyTree, data: Batch) -> Iterator[tuple[bool, AbstractTarget]]:
+    """Double precision within: whether it is, and the target to use there.
+
+    It is not where the log density insists on single precision. The switch is thread-local and set back however the
+    block ends; the target is one on copies of the arrays that it closes over, see `closures`.
+    """
+    if jnp.zeros(()).dtype == jnp.float64:  # the caller's own choice
+        yield True, target
+        return
+    if isinstance(target, LogDensity):
+        target = eqx.tree_at(lambda own: own.function, target, as_function(target.function), is_leaf=callable)
+    copied = on_copied_arrays(target)
+    wide = _runs_in_double(copied, start, data)
+    inside: AbstractContextManager[Any] = jax.enable_x64(True) if wide else contextlib.nullcontext()
+    with inside:
+        yield wide, copied if wide else target
+
+
+def _runs_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> bool:
+    with jax.enable_x64(True):
+        try:
+            bind(target, start, data, True)
+        except (TypeError, ValueError, IndexError, KeyError):
+            return False
+    return True
+
+
+def in_shapes(start: PyTree, data: Batch) -> tuple[str, str]:
+    """What the target must take, and what to ask oneself where it does not: see `explained`."""
+    given = "" if data is None else f", and `data`, {shapes(data, 0)}"
+    return f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other names or shapes?"

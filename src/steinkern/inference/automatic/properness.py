@@ -1,0 +1,79 @@
+"""Is there a posterior at all? A density without finite mass lets the search or the chains run away."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.types import Batch, Vector
+from ...targets.target import AbstractTarget
+from .gaussian import Gaussian
+
+_BEYOND = 1e50  # of the start or of 1: farther than a parameter in any unit
+_GROWN = 1e3  # times the spread of the first round
+_ROUNDS = 3  # in a row, in each of which the spread doubles at least
+NOT_FINITE = (
+    "the particles are not finite: the density has no finite mass, or its parameters overflow. Give every parameter a "
+    "proper prior, and bring the parameters to scales nearer 1."
+)
+
+
+def no_mass_found(nearest: Gaussian, start: Vector, target: AbstractTarget, data: Batch, names: list[str]) -> str:
+    """Why the search for the nearest Gaussian came to nothing; empty where it did not."""
+    spread = jax.vmap(nearest.metric.unwhiten)(jnp.eye(len(names), dtype=start.dtype))
+    size = np.sqrt(np.sum(np.asarray(spread) ** 2, axis=0)) + np.abs(np.asarray(nearest.mean - start))
+    if not bool(jnp.isfinite(nearest.bound)) and not np.any(size > _BEYOND):
+        return (
+            "no cloud of points around `start`, however small, has a finite log density and gradient: the start lies "
+            "at an edge, or the log density is not differentiable there. Start inside the support, or declare it with "
+            "`support=`."
+        )
+    if bool(nearest.settled) and np.all(size < _BEYOND * (1 + np.abs(np.asarray(start)))):
+        return ""
+    worst = names[int(np.argmax(np.where(np.isfinite(size), size, np.inf)))]
+    before, after = (float(target.log_density(point, data)) for point in (start, nearest.mean + spread[-1]))
+    return f"the search for the posterior's mass came to no end: it runs away, farthest in {worst!r}. " + _advice(
+        before, after
+    )
+
+
+def quartile_range(points: object) -> np.ndarray:
+    """The distance of the quartiles, by coordinate, of draws with axes (transition, chain, coordinate)."""
+    drawn = np.asarray(points)
+    low, high = np.quantile(drawn.reshape(-1, drawn.shape[-1]), [0.25, 0.75], axis=0)
+    return np.asarray(high - low)
+
+
+def running_away(spreads: list[np.ndarray]) -> bool:
+    """Whether chains spread without end, by the distances of their quartiles in all rounds so far.
+
+    Quartiles of a proper density stand still, however heavy its tails are, once the chains are spread over it.
+    """
+    if not np.all(np.isfinite(spreads[-1])):
+        return True
+    if len(spreads) <= _ROUNDS:
+        return False
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = [spreads[-turn] / spreads[-turn - 1] for turn in range(1, _ROUNDS + 1)]
+    doubled = np.all([ratio > 2 for ratio in ratios], axis=0)
+    return bool(np.any(doubled & (spreads[-1] > _GROWN * spreads[0])))
+
+
+def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, nearest: Gaussian, names: list[str]) -> str:
+    """Why chains that run away have no posterior."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        growth = np.nan_to_num(spreads[-1] / spreads[0], nan=np.inf)
+    worst = int(np.argmax(growth))
+    first, last = (float(np.median(log_densities[place])) for place in (0, -1))
+    return (
+        f"the chains run away, farthest in {names[worst]!r}, whose spread has grown {growth[worst]:.1g}-fold and still "
+        "grows. " + _advice(first, last)
+    )
+
+
+def _advice(before: float, after: float) -> str:
+    if not after < before + 100:  # nats, and where it overflows
+        return (
+            "The log density grows outwards, so that it has no finite mass: did you pass −log p in place of log p? "
+            "Otherwise give the parameter a proper prior."
+        )
+    return "The density is flat or grows there, so that it has no finite mass: give the parameter a proper prior."

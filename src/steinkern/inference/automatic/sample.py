@@ -1,0 +1,208 @@
+"""`sample`: the one call."""
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.random as jr
+import numpy as np
+from tqdm.auto import tqdm
+
+from ...core.arrays import as_concrete_key, as_numpy, check_not_empty
+from ...core.errors import explained
+from ...core.types import Batch, KeyLike, LogDensityFunction, PyTree, SteinWarning, warn_caller
+from ...interop._model import AbstractModelTarget
+from ...results.result import DivergedError, Faults, Result, Status
+from ...targets.target import AbstractTarget, as_target
+from ..arguments import as_count
+from .closures import names_in
+from .precision import bind, double_precision, in_shapes
+from .quality import Cost, Quality
+from .stages import MOST_ROUNDS, run_stages
+
+_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, particles placed by what they saw"
+_MOST_PARTICLES = 1_000_000  # beyond, the chains that they are drawn from do not fit into memory
+
+
+@dataclass(frozen=True)
+class Sampled(Result):
+    """What `sample` gives back: a `Result`, how good it is, and what it took."""
+
+    quality: Quality | None = None
+    """`None` where the run came to nothing."""
+    cost: Cost = Cost(0, 0, 0, 0)
+    log_densities: np.ndarray | None = None
+    """The log density at the particles in unconstrained coordinates, in the precision of the run."""
+    _chains: ClassVar[bool] = True
+    _flow: ClassVar[str] = "Before the last step these are the chains by which the particles were placed in the end."
+    _no_flow: ClassVar[str] = "They were placed at the end, by what the chains saw."
+
+    def _with_rows(self, rows: np.ndarray) -> "Sampled":
+        """What was known of the quality of all particles is not known of some."""
+        chosen = super()._with_rows(rows)
+        assert isinstance(chosen, Sampled)
+        values = None if self.log_densities is None else self.log_densities[rows]
+        return dataclasses.replace(chosen, quality=None, log_densities=values)
+
+    def _log_densities(self, data: Batch) -> Any:
+        return super()._log_densities(data) if self.log_densities is None else self.log_densities
+
+    def _described(self) -> Mapping[str, Any]:
+        found = {} if self.quality is None else {"quality": self.quality.in_words(), "cost": self.cost.in_words()}
+        return {**super()._described(), "method": _METHOD, **found}
+
+    def summary(self) -> str:
+        """The table of `Result.summary`, and what is known of its quality."""
+        table = super().summary()
+        if self.quality is None:
+            return table
+        return f"{table}\n{self.quality.in_words()}; {self.cost.in_words()}"
+
+
+def sample(
+    key: KeyLike,
+    target: AbstractTarget | LogDensityFunction,
+    start: PyTree = None,
+    num_particles: int | np.integer = 100,
+    data: Batch = None,
+    *,
+    progress: bool | None = None,
+    throw: bool = True,
+) -> Sampled:
+    """Particles of a posterior, with nothing to tune: the answer, how good it is, and what it took.
+
+    The start may be far off and the coordinates badly scaled. The Gaussian nearest to the target is found first, then
+    a hundred Hamiltonian chains are run from it until their means and spreads have settled, and the particles are
+    placed so that they have them. All is computed in double precision where the log density allows it, without touching
+    JAX's own switch, and returned as NumPy arrays in that precision.
+
+    ```python
+    result = sk.sample(jax.random.key(0), log_density, start=jnp.zeros(3))
+    print(result.summary())
+    result.quality.r_hat, result.cost.gradients, result.warnings
+    ```
+
+    Args:
+        key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` draws the same.
+        target: as for `fit`: a log density, a `LogDensity` or `Posterior`, or what
+            `steinkern.interop.numpyro.from_model` (or PyMC's) gives; or a NumPyro model that takes no arguments.
+        start: one particle's pytree, in the parameters' own coordinates, where the log density is finite. A NumPyro or
+            PyMC model needs none: it is drawn from the prior.
+        num_particles: how many, up to a million.
+        data: as for `fit`. All of them are used in every step.
+        progress: show a progress bar; by default where there is a terminal.
+        throw: raise `DivergedError` (which carries the result) where the density has no finite mass that can be found,
+            instead of returning a result whose status says so.
+
+    What is not to be trusted is said by a `SteinWarning` and in `result.warnings`: chains that stay apart, funnels,
+    heavy tails. Modes that no chain has met are not seen by anything. Ctrl-C, once the chains run, ends them after the
+    present round with what there is.
+
+    Raises:
+        ValueError: what was given does not fit together, or the start lies where the density is not finite.
+        DivergedError: the density is flat or grows in some direction, so that there is no posterior.
+    """
+    num_particles = as_count("num_particles", num_particles)
+    if num_particles > _MOST_PARTICLES:
+        raise ValueError(
+            f"`num_particles` must be at most {_MOST_PARTICLES:,}, got {num_particles}. Take fewer, or draw from the "
+            "result with `resample(key, num_particles, replace=True)`."
+        )
+    key = as_concrete_key(key)
+    given = _as_target(target)
+    if isinstance(given, AbstractModelTarget) and given.batch(None, None) is not None:
+        raise ValueError(
+            "`target` draws minibatches, and `sample` uses all data in every step: leave `subsample_size` out of the "
+            "model's plates, or use `fit`."
+        )
+    if start is None:
+        if not isinstance(given, AbstractModelTarget):
+            raise ValueError("`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`.")
+        start = jax.tree.map(lambda leaf: leaf[0], given.prior(jr.fold_in(key, 1), 1))
+    check_not_empty("start", start)
+    start = jax.tree.map(_as_numbers, start)
+    data = jax.tree.map(partial(as_numpy, "data"), data)  # NumPy keeps the digits that JAX's own precision may not
+    given.check_data(data, None)
+    bar = tqdm(total=MOST_ROUNDS + 2, disable=None if progress is None else not progress, leave=False)
+    with bar, double_precision(given, start, data) as (wide, own):
+        with explained(*in_shapes(start, data)):
+            bound, vector, batch = bind(own, start, data, wide)
+        outcome = run_stages(key, bound, vector, batch, num_particles, bar)
+    particles = outcome.particles
+    settings = {
+        "precision": "float64" if wide else "float32",
+        "data shapes": [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)],
+        "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
+    }
+    result = Sampled(
+        particles, outcome.points, outcome.status, outcome.message, outcome.steps, outcome.history, Faults(),
+        given.bind(jax.tree.map(lambda leaf: leaf[0], particles)), outcome.sampler, None, settings,
+        tuple(outcome.warnings), outcome.quality, outcome.cost, outcome.log_densities,
+    )  # fmt: skip
+    for text in outcome.warnings:
+        warn_caller(SteinWarning(text, result))
+    if throw and result.status is Status.DIVERGED:
+        raise DivergedError(result)
+    return result
+
+
+def _as_target(target: Any) -> AbstractTarget:
+    """A target as for `fit`, or the posterior of a NumPyro model that takes no arguments."""
+    package = str(type(target).__module__).partition(".")[0]
+    model = package == "pymc" or (not isinstance(target, AbstractTarget) and _is_numpyro_model(target))
+    if not model:
+        return as_target(target)
+    library = "pymc" if package == "pymc" else "numpyro"
+    if library == "numpyro" and _takes_nothing(target):
+        from ...interop.numpyro import from_model
+
+        return from_model(target)
+    raise ValueError(
+        f"`target` is a model, not a log density: give `steinkern.interop.{library}.from_model(model"
+        f"{'' if library == 'pymc' else ', ...'})`, with the model's arguments if it has any."
+    )
+
+
+def _is_numpyro_model(function: Any) -> bool:
+    """Whether a function calls NumPyro's primitives, by the names in its code."""
+    numpyro = sys.modules.get("numpyro")
+    if numpyro is None or not callable(function):
+        return False
+    function = inspect.unwrap(getattr(function, "func", function))
+    code, scope = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    if code is None:
+        return str(type(function).__module__).partition(".")[0] == "numpyro"
+    names = names_in(code)
+    cells = dict(zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=True))
+    named = [scope[name] for name in names if name in scope]
+    named += [cell.cell_contents for cell in cells.values() if _is_filled(cell)]
+    calls = any(thing is numpyro.sample for thing in named)
+    return calls or (any(thing is numpyro for thing in named) and "sample" in names)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 (it raises where there is nothing)
+    except ValueError:
+        return False
+    return True
+
+
+def _takes_nothing(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _as_numbers(leaf: Any) -> np.ndarray:
+    numbers = as_numpy("start", leaf)
+    if numbers.dtype.kind == "c":
+        raise ValueError(f"`start` must hold real numbers, one particle's parameters, got {leaf!r}.")
+    return numbers

@@ -1,0 +1,217 @@
+"""How a run ended: its particles against the target, on as many rows as a tenth of the run buys, and its status."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..core.multihost import on_host
+from ..core.types import Batch, Points
+from ..results.result import Status
+from ..results.verdict import Verdict, not_judged
+from .advice import STILL_LARGEST, velocity_fraction
+from .loop import LONG_STEPS
+from .run import Run
+from .stein_test import RATIOS, ScoreSum, judge
+
+SHARE = 0.1
+"""Of the evaluations of a run that its check may cost."""
+LEAST_BATCHES = 5
+"""Batches that are looked at even where that share buys fewer."""
+SETTLED, SETTLED_SCATTER = 100, 0.5
+"""From so many steps on, averages over particles that repel one another scatter less than those of independent draws.
+
+Healthy runs of `benchmarks/verdicts.py` have shifts of a twentieth of the standard error of draws, and of 1.2 at most
+with minibatches: half of it leaves room.
+"""
+_LINES = 20  # of the history, whose Stein ratios are looked at after Ctrl-C
+
+Look = Callable[[Points, Batch], tuple[Array, Array]]
+
+
+def check_run(run: Run, look: Look, scores: Array, outside: int, interrupted: bool, failures: list[str]) -> Verdict:
+    """The verdict on a run that has ended.
+
+    Args:
+        run: at its end.
+        look: log densities and scores at points, on a batch of the size that the run draws; compiled.
+        scores: at the last particles, on the first rows, or on all data where the run uses them all.
+        outside: how many particles stand where the log density is not finite.
+        interrupted: by Ctrl-C: then nothing is evaluated that has not been.
+        failures: takes the error of a check that failed itself, so that the result is not lost.
+    """
+    if not run.loop.healthy or outside:
+        return not_judged("the run diverged")
+    try:
+        return _checked(run, look, scores, interrupted)
+    except Exception as error:
+        failures.append(f"{type(error).__name__}: {error}")
+        return not_judged(f"the check itself failed ({type(error).__name__})")
+
+
+def outcome(run: Run, outside: int, ended: str, kept: bool, verdict: Verdict) -> tuple[Status, str]:
+    """How the run ended: `outside` particles stand where the log density is not finite; `kept` in a checkpoint."""
+    loop = run.loop
+    if loop.healthy and outside:
+        return Status.DIVERGED, (
+            f"the log density is NaN or infinite at {outside} particles after {int(loop.step)} steps. Likely causes: "
+            "(a) they left the support, where its gradient is still finite: declare constraints with `support=`; "
+            "(b) the step size is too large: lower the learning rate."
+        )
+    if not loop.healthy:
+        exploded = (
+            f"leads to numbers that are not finite: it is the {LONG_STEPS + 1}th in a row to move particles absurdly "
+            "farther than ever before"
+        )
+        what = exploded if loop.long_in_a_row >= LONG_STEPS else "gave numbers that are not finite"
+        return Status.DIVERGED, (
+            f"step {int(loop.step) + 1} {what}; the particles are those before it. "
+            "Likely causes: "
+            "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; "
+            "(b) the log density or its gradient is NaN or infinite where the particles went: declare constraints with "
+            "`support=`, or start closer; "
+            "(c) the curvature is singular or indefinite: raise `damping`, or use a repaired Hessian; "
+            "(d) float32 is too coarse for the target, or its numbers overflow: enable x64, or bring the parameters to "
+            "scales nearer 1."
+        )
+    interrupted = "Ctrl-C" in ended
+    if loop.converged:
+        ratio = float(loop.info.velocity_norm / loop.largest_velocity)
+        heard = " Ctrl-C came as it did." if interrupted else ""
+        fell = f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps"
+        if verdict.passed is False:
+            return Status.FINISHED, f"{fell}, and the particles fail the check against the target.{heard}"
+        if verdict.unclear:
+            return Status.FINISHED, f"{fell}, and the check against the target is unclear.{heard}"
+        return Status.CONVERGED, f"{fell}.{heard}"
+    if ended:
+        status = Status.FINISHED if "callback" in ended else Status.STOPPED
+        way_on = "The same call goes on from its checkpoint." if kept else "Give this result to `fit` to go on from it."
+        return status, f"{ended} the run after {int(loop.step)} steps. {way_on}"
+    fraction = velocity_fraction(run)
+    still = verdict.passed is False and run.sampler.deterministic and run.done > 1 and fraction > STILL_LARGEST
+    uphill = ": the particles are not moving downhill" if still else ""
+    return Status.FINISHED, (
+        f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction:.2g} of its largest"
+        f"{uphill}."
+    )
+
+
+def _checked(run: Run, look: Look, scores: Array, interrupted: bool) -> Verdict:
+    sampler, target = run.sampler, run.target_now
+    if not sampler.differentiates:
+        return not_judged("the check needs the gradient of the log density, which this sampler does without")
+    if run.loop.state.points.dtype.itemsize < 4:
+        return not_judged("half precision is too coarse for it")
+    power = _last_power(run)
+    if power == 0:
+        return not_judged("the run ended at the power 0 of the target, which is flat")
+    points = on_host(run.loop.state.points)
+    assert target.space is not None
+    names = target.space.layout.coordinate_names()
+    tempered = "" if power == 1 else f"Against the target to the power {power:g}, at which the run ended"
+    sampled = target.sampled_rows(run.data, run.batch_size)
+    if not sampled:
+        own = power * on_host(scores).astype(np.float64)
+        verdict = judge(points, own, names, note=tempered, scatter=_scatter(run))
+    elif interrupted:
+        verdict = _by_the_history(run)
+    else:
+        verdict = _on_batches(run, look, points, sampled, power, names, tempered)
+    if not sampler.samples_target and not verdict.outward:
+        return not_judged("this sampler looks for modes, and its particles are not meant as draws")
+    return verdict
+
+
+def _on_batches(
+    run: Run,
+    look: Look,
+    points: np.ndarray,
+    sampled: dict[str, tuple[int, int]],
+    power: float,
+    names: tuple[str, ...],
+    note: str,
+) -> Verdict:
+    """The verdict by scores on batches of rows: on all of them, or on a sample that the budget allows."""
+    target, budget = run.target_now, max(int(SHARE * run.done), LEAST_BATCHES)
+    passes, seen = data_passes(sampled, budget)
+    scores = ScoreSum(points)
+    for rows, weight in passes:
+        batch = target.batch_of(run.data, {name: jnp.asarray(chosen) for name, chosen in rows.items()})
+        scores.add(power * on_host(look(run.loop.state.points, batch)[1]).astype(np.float64), weight)
+    if seen < 1:
+        counts = ", ".join(f"{round(seen * size):,} of {size:,}" for size, _ in sampled.values())
+        note = " ".join(filter(None, [note, f"On {counts} rows, which a tenth of the run's evaluations buys"]))
+    errors = None if seen == 1 else scores.errors(seen)
+    return judge(points, scores.total, names, rows=errors, note=note, scatter=_scatter(run))
+
+
+def data_passes(
+    sampled: dict[str, tuple[int, int]], budget: int
+) -> tuple[list[tuple[dict[str, np.ndarray], float]], float]:
+    """Batches of rows and their weights, so that the weighted sum of their scores is that of the data; and the share.
+
+    A batch of b of N rows has the score B + (N/b) Σ g, with B of the prior. Disjoint batches with weights b/N add up to
+    the score on all rows where b divides N. Of r rows that are left over one batch is made that holds each q = ⌊b/r⌋
+    times and is filled up with one row f; from it, with weight b/(qN), a batch of f alone is taken, with weight
+    (b − qr)/(qN). The weights add up to 1 and every row counts once, so that B and the sum are exact.
+
+    Args:
+        sampled: for everything that is drawn by rows, how many there are and how many a batch holds.
+        budget: how many batches may be looked at.
+    """
+    if len(sampled) == 1:
+        ((name, (size, length)),) = sampled.items()
+        whole, left = divmod(size, length)
+        filled = left and length % left
+        if whole + bool(left) + bool(filled) <= budget:
+            return [({name: rows}, weight) for rows, weight in _every_row(size, length)], 1.0
+    number = min(budget, *(size // length for size, length in sampled.values()))
+    generator = np.random.default_rng(0)
+    chosen = {
+        name: generator.choice(size, number * length, replace=False).reshape(number, length)
+        for name, (size, length) in sampled.items()
+    }
+    share = min(number * length / size for size, length in sampled.values())
+    # Rows of several plates are drawn apart from one another: no number of batches pairs them all.
+    return [({name: rows[i] for name, rows in chosen.items()}, 1 / number) for i in range(number)], min(share, 0.999)
+
+
+def _every_row(size: int, length: int) -> Iterator[tuple[np.ndarray, float]]:
+    whole, left = divmod(size, length)
+    rows = np.arange(size)
+    for place in range(whole):
+        yield rows[place * length : (place + 1) * length], length / size
+    if left:
+        copies, spare = divmod(length, left)
+        filling = np.zeros(spare, rows.dtype)
+        yield np.concatenate([np.tile(rows[whole * length :], copies), filling]), length / (copies * size)
+        if spare:
+            yield np.zeros(length, rows.dtype), -spare / (copies * size)
+
+
+def _by_the_history(run: Run) -> Verdict:
+    """The verdict by the Stein ratios of the last steps, each on its own minibatch: all that is known after Ctrl-C."""
+    ratios = np.asarray(run.recorder.lines().info.stein_ratio[-_LINES:], np.float64)
+    if len(ratios) < _LINES // 2 or not np.isfinite(ratios).all():
+        return not_judged("Ctrl-C ended the run, and too few of its steps were recorded")
+    ratio, error = float(np.median(ratios)), float(np.std(ratios, ddof=1) / math.sqrt(len(ratios)))
+    far = abs(ratio - 1) > 4 * error
+    low, high = far and ratio < RATIOS[0], far and ratio > RATIOS[1]
+    note = f"After Ctrl-C by the last {len(ratios)} Stein ratios alone; means and single spreads were not checked"
+    return Verdict(not (low or high), note, stein_ratio=ratio, stein_ratio_error=error, ratio_low=low, ratio_high=high)
+
+
+def _scatter(run: Run) -> float:
+    """How much averages over these particles scatter, over those of independent draws."""
+    settles = run.sampler.interacting and run.sampler.deterministic and run.done >= SETTLED
+    return SETTLED_SCATTER if settles else 1.0
+
+
+def _last_power(run: Run) -> float:
+    """The power of the target that the last step followed."""
+    if run.tempering is None or not run.done:
+        return 1.0
+    return float(run.tempering(run.loop.step - 1))

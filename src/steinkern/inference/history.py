@@ -1,0 +1,87 @@
+"""What is recorded along a run: lines of the history, thinned where they grow too many."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ..samplers.sampler import Info
+
+MOST_LINES = 2**16
+MOST_NUMBERS = 2**26
+_MOST_PARTS = 256  # that lines are kept in, before they are put together
+
+
+class Record(NamedTuple):
+    """One line of the history; or many, stacked along a leading axis."""
+
+    step: Array
+    info: Info
+    points: Array | None
+
+
+class Recorder:
+    """The history of a run so far, in bounded memory.
+
+    Where there would be more than `most` lines, every second one is let go and from then on only every second one is
+    kept: the lines left are those of a run that recorded half as often. The line of the last step is always there.
+
+    Args:
+        first: the number of steps behind the run when it began.
+        every: the steps from line to line.
+        most: how many lines to keep.
+    """
+
+    def __init__(self, first: int, every: int, most: int):
+        self.first = first
+        self.every = every
+        self.most = most
+        self.last: Record | None = None
+        self._kept: list[Record] = []
+        self._number = 0
+
+    def add(self, lines: Record) -> None:
+        """Lines in the order of their steps; those between two multiples of the stride are seen only as the last."""
+        if lines.step.size:
+            self.last = jax.tree.map(lambda leaf: leaf[-1:].copy(), lines)
+        self._keep(lines)
+        while self._number > self.most:
+            self.every *= 2
+            self._keep(None)
+        if len(self._kept) > _MOST_PARTS:
+            self._kept = [_joined(self._kept)]
+
+    def lines(self) -> Record:
+        """All lines, the last one included."""
+        kept = _joined(self._kept)
+        if self.last is None or (kept.step.size and kept.step[-1] == self.last.step[0]):
+            return kept
+        return _joined([kept, self.last])
+
+    def amend(self, points: Any) -> None:
+        """Put other particles into the last line, where lines have particles: they were moved back after it."""
+        if self.last is None or self.last.points is None:
+            return
+        kept: Record = _joined(self._kept)
+        self.last = self.last._replace(points=points[None])
+        if kept.step.size and kept.step[-1] == self.last.step[0]:
+            self._kept = [_joined([jax.tree.map(lambda leaf: leaf[:-1], kept), self.last])]
+
+    def _keep(self, lines: Record | None) -> None:
+        """Add lines, or go through all those that are there; only those on the stride stay."""
+        if lines is None:
+            lines, self._kept, self._number = _joined(self._kept), [], 0
+        chosen = (lines.step - self.first) % self.every == 0
+        # Indexing by a mask copies: a slice would keep the whole buffer that a chunk came in.
+        self._kept.append(jax.tree.map(lambda leaf: leaf[chosen], lines))
+        self._number += int(chosen.sum())
+
+
+def most_lines(numbers_a_line: int) -> int:
+    """How many lines of so many numbers are kept."""
+    return int(np.clip(MOST_NUMBERS // max(numbers_a_line, 1), 16, MOST_LINES))
+
+
+def _joined(parts: list[Record]) -> Record:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)

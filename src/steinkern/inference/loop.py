@@ -1,0 +1,144 @@
+"""The compiled loop: steps, their judgement, and the lines they leave."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Int
+
+from ..core.programs import compiled
+from ..core.types import Batch, Key, Points, Scalar, like
+from ..samplers.sampler import AbstractSampler, Info, root_mean_square
+from ..targets.target import AbstractTarget
+from .history import Record
+
+LONG_STEPS = 8
+"""More steps in a row with moves that are absurdly long are an explosion, not a spike."""
+
+
+class LoopState(NamedTuple):
+    """Everything the next step needs, besides the key, the target and the data."""
+
+    state: Any
+    info: Info
+    step: Int[Array, ""]
+    largest_velocity: Scalar
+    healthy: Bool[Array, ""]
+    converged: Bool[Array, ""]
+    previous: Points
+    """The particles before the last step, to go back to."""
+    reach: Scalar
+    """The larger of the first particles' spread and the farthest move of a coordinate so far."""
+    shortened: Int[Array, ""]
+    """How many moves were too long and made shorter."""
+    long_in_a_row: Int[Array, ""]
+    """In how many steps in a row, until now, some move was."""
+
+
+class Options(NamedTuple):
+    """What the loop is run with; numbers, so that another value compiles nothing."""
+
+    record_every: Int[Array, ""]
+    tolerance: Scalar
+    longest_move: Scalar
+
+
+@compiled
+def first_loop(
+    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
+) -> LoopState:
+    """The loop before its first step."""
+    zero = jnp.zeros((), points.dtype)
+    state = sampler.init(target, points, batch)
+    spread = root_mean_square(points - jnp.mean(points, axis=0, keepdims=True))
+    none = jnp.zeros((), jnp.int32)
+    return LoopState(
+        state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False), points, spread, none, none
+    )
+
+
+@compiled
+def advance(
+    key: Key,
+    sampler: AbstractSampler,
+    target: AbstractTarget,
+    tempering: Callable[[Array], Array] | None,
+    data: Batch,
+    loop: LoopState,
+    num_steps: Int[Array, ""],
+    options: Options,
+    batch_size: int | None,
+    capacity: int,
+    keep_points: bool,
+) -> tuple[LoopState, Record]:
+    """Up to `num_steps` steps, fewer on divergence or convergence; the counts are traced, so one program serves all."""
+    last = loop.step + num_steps
+
+    def going(carry: tuple[LoopState, Record]) -> Array:
+        loop, _ = carry
+        return (loop.step < last) & loop.healthy & ~loop.converged
+
+    def body(carry: tuple[LoopState, Record]) -> tuple[LoopState, Record]:
+        before, records = carry
+        batch_key, sampler_key = step_keys(key, before.step)
+        with jax.named_scope("batch"):
+            batch = target.batch(data, batch_size, batch_key)
+        power = jnp.ones(()) if tempering is None else tempering(before.step)
+        now = target if tempering is None else target.tempered(power)
+        state, info = sampler.step(sampler_key, before.state, now, batch)
+        tolerance = jnp.where(power == 1, options.tolerance, -1)  # rest at another power is no rest
+        state, farthest, shortened = _limited(before, state, options.longest_move)
+        after = _judged(before, state, info, farthest, shortened, tolerance)
+        slot = (before.step - (last - num_steps)) // options.record_every
+        line = Record(after.step, after.info, after.state.points if keep_points else None)
+        return after, jax.tree.map(lambda all_, one: all_.at[slot].set(one), records, line)
+
+    line = Record(loop.step, loop.info, loop.state.points if keep_points else None)
+    records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), line)
+    return jax.lax.while_loop(going, body, (loop, records))
+
+
+def step_keys(key: Key, step: Int[Array, ""]) -> tuple[Key, Key]:
+    """The keys of a step, for its minibatch and for the sampler: they depend on its number alone."""
+    batch_key, sampler_key = jr.split(jr.fold_in(key, step))
+    return batch_key, sampler_key
+
+
+def with_points(state: Any, points: Points) -> Any:
+    """A sampler's state with other particles."""
+    return eqx.tree_at(lambda state: state.points, state, points)
+
+
+def _limited(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, Scalar, Int[Array, ""]]:
+    """The state after moves that are not absurdly long, how far a coordinate went, and how many moves were cut.
+
+    A move is absurd where it is `longest_move` times farther than any before it and than the first particles' spread.
+    """
+    start, end = before.state.points, state.points
+    lengths = jnp.max(jnp.abs(end - start), axis=1)
+    limit = jnp.where(before.reach > 0, like(longest_move, start) * before.reach, jnp.inf)
+    long = lengths > limit
+    share = (limit / jnp.where(long, lengths, 1))[:, None]
+    end = jnp.where(long[:, None], start + share * (end - start), end)  # untouched to the last bit where it is short
+    farthest = jnp.max(lengths)
+    farthest = jnp.where(jnp.isfinite(farthest), jnp.minimum(farthest, limit), farthest)
+    return with_points(state, end), farthest, jnp.sum(long, dtype=jnp.int32)
+
+
+def _judged(
+    before: LoopState, state: Any, info: Info, farthest: Scalar, shortened: Int[Array, ""], tolerance: Scalar
+) -> LoopState:
+    """The loop after a step; a step to numbers that are not finite is not taken, nor one more in an explosion."""
+    long_in_a_row = jnp.where(shortened > 0, before.long_in_a_row + 1, 0)
+    # The particles were finite, so they are where the farthest of their moves is.
+    healthy = jnp.isfinite(farthest) & jnp.isfinite(info.velocity_norm) & (long_in_a_row <= LONG_STEPS)
+    reach = jnp.maximum(before.reach, farthest)
+    new = (state, info, before.state.points, reach, before.shortened + shortened, long_in_a_row)
+    old = (before.state, before.info, before.previous, before.reach, before.shortened, before.long_in_a_row)
+    state, info, *rest = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), new, old)
+    largest = jnp.maximum(before.largest_velocity, info.velocity_norm)
+    converged = healthy & (tolerance > 0) & (largest > 0) & (info.velocity_norm <= like(tolerance, largest) * largest)
+    return LoopState(state, info, before.step + healthy.astype(before.step.dtype), largest, healthy, converged, *rest)

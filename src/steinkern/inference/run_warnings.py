@@ -1,0 +1,350 @@
+"""Checks before and after a run; each yields a warning with advice.
+
+The particles are judged at the end of every run (`end_check`). What takes a compilation of its own, and what only a run
+that should be at rest can tell, is checked from `LONG_ENOUGH` steps on.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..core.multihost import on_host
+from ..core.particles import Scored
+from ..core.programs import compiled
+from ..core.types import Batch, Points, Scalar
+from ..core.types import SteinWarning as SteinWarning
+from ..kernels.matrix import AbstractMatrixKernel
+from ..results.verdict import Verdict
+from ..samplers.sampler import AbstractSampler
+from ..targets.target import AbstractTarget
+from . import advice
+from .advice import AT_REST, velocity_fraction
+from .run import Run
+
+LONG_ENOUGH = 100
+"""Steps from which on a run gets the checks that cost a compilation, or that ask for particles at rest."""
+LEAST_MOVE = 1e-6
+"""Of the particles' spread: where none has moved as far in a whole run, they have not moved."""
+LARGEST_MOVE = 0.1
+"""Of the particles' spread: moves of the last step that are longer say that the particles have not settled."""
+LEAST_NEIGHBOURS = 0.1
+"""The least number of others, in units of itself, that a particle should feel."""
+_SAMPLE = 32  # particles whose neighbours are counted
+_NAMED = 5  # coordinates that a warning lists
+_FEW = 4  # particles whose scores are compared in double precision
+
+Look = Callable[[Points], tuple[Array, Array]]
+
+
+def coincident(points: Points, sampler: AbstractSampler) -> Iterator[str]:
+    """Particles that a sampler without noise cannot part, because all begin at one point."""
+    x = on_host(points)
+    if len(x) > 1 and (sampler.interacting or sampler.deterministic) and (x == x[:1]).all():
+        yield (
+            f"all {len(x)} first particles are the same point, and {type(sampler).__name__} moves them as one: it "
+            "never parts them. Start from different ones, such as `steinkern.initial.gaussian(key, centre, "
+            "num_particles)`."
+        )
+
+
+def before(points: Points, log_densities: Array, scores: Array, look: Look) -> Iterator[str]:
+    """What is wrong with the gradient at the first particles.
+
+    Args:
+        points: the first particles.
+        log_densities: there.
+        scores: there.
+        look: log densities and scores at other points.
+    """
+    if points.dtype.itemsize < 4:  # too coarse for differences
+        return
+    x, value, slope = (on_host(array).astype(np.float64) for array in (points, log_densities, scores))
+    if not slope.any():
+        if np.unique(value).size > 1:
+            yield (
+                "the gradient of the log density is exactly zero at all first particles, though its value differs "
+                "between them: it is constant in pieces (rounding, integers, argmax), or its gradient is cut off "
+                "(stop_gradient). Make it differentiable, or use `gradient_free_svgd`."
+            )
+        return
+    with np.errstate(all="ignore"):  # numbers that overflow compare as not wrong
+        wrong = _is_not_the_slope(points, x, value, slope, look)
+    if np.mean(wrong) > 0.5:
+        yield (
+            f"the gradient of the log density is not its slope at {int(wrong.sum())} of the {len(x)} first particles: "
+            "it is not differentiable there, its gradient is cut off (stop_gradient), or its own derivative rule is "
+            "wrong. Compare with finite differences, or use `gradient_free_svgd`."
+        )
+
+
+def _is_not_the_slope(points: Points, x: np.ndarray, value: np.ndarray, slope: np.ndarray, look: Look) -> np.ndarray:
+    """Whether, at every particle, differences of the values along one direction contradict the gradient."""
+    precision = float(jnp.finfo(points.dtype).eps)
+    spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
+    direction = np.random.default_rng(0).normal(size=x.shape[1:])
+    length = precision ** (1 / 3) * spread
+    offset = length * direction[None, :] / np.sqrt(np.mean(direction**2))
+    above, below = (np.asarray(look(jnp.asarray(x + sign * offset, points.dtype))[0], np.float64) for sign in (1, -1))
+    # Differences of the values along `offset`, and what the gradient says they are. A smooth function bends: the two
+    # one-sided differences then differ, and so may the gradient; and values have rounding errors.
+    difference, expected = (above - below) / 2, slope @ offset[0]
+    bend, rounding = np.abs(above - 2 * value + below), 100 * precision * (np.abs(value) + np.abs(above))
+    allowed = 0.25 * np.maximum(np.abs(difference), np.abs(expected)) + bend + rounding
+    return np.abs(difference - expected) > allowed
+
+
+def after(
+    run: Run, batch: Batch, start: Points, first: Array, last: Array, verdict: Verdict, told: bool, failures: list[str]
+) -> Iterator[str]:
+    """What is wrong with a run that has ended, and was not interrupted.
+
+    Where a cause is found, what follows from it is not said as well; the verdict has it.
+
+    Args:
+        run: at its end.
+        batch: one that the target takes.
+        start: the first particles.
+        first: scores there.
+        last: scores at the last ones.
+        verdict: on the last ones.
+        told: whether something was said before the first step.
+        failures: takes the errors of checks that failed themselves.
+    """
+    if not run.loop.healthy:
+        return
+    long = run.done >= LONG_ENOUGH
+
+    def found(check: Callable[[], Iterator[str]], wanted: bool = True) -> list[str]:
+        return _found(check, failures) if wanted else []
+
+    if verdict.outward:
+        yield from found(lambda: beside_target(run, verdict))
+        return
+    unmoved = found(lambda: _unmoved(run, start))
+    # Digits that are lost make a density look flat, and so does a gradient that is none.
+    cause = (
+        unmoved or found(lambda: _coarse(run, batch), long) or found(lambda: _flat(run, batch, first, last), not told)
+    )
+    yield from cause
+    unconverged = found(lambda: _unconverged(run), long and not unmoved)
+    yield from unconverged
+    restless = found(lambda: _restless(run), long and not (cause or unconverged))
+    yield from restless
+    decoupled = found(lambda: _decoupled(run, batch), long)
+    yield from decoupled
+    if not (cause or restless):
+        yield from found(lambda: beside_target(run, verdict, narrow=not decoupled))
+        yield from found(lambda: _unclear(run, verdict), verdict.unclear and not decoupled)
+
+
+def beside_target(run: Run, verdict: Verdict, narrow: bool = True) -> Iterator[str]:
+    """What a verdict says, with the advice for this run; `narrow`: of particles too close together, too."""
+    ratio = f"their Stein ratio is {verdict.stein_ratio:.2g}, and 1 at draws of the target"
+    if verdict.outward:
+        yield (
+            f"the log density grows away from the particles: {ratio}. Did you pass −log p in place of log p? If not, "
+            "it has no upper bound where they are: give the parameters a proper prior."
+        )
+        return
+    if verdict.shifted:
+        number, where = verdict.worst_shift()
+        yield (
+            f"the particles are beside the target: {where} the mean score times the standard deviation is {number}, "
+            f"and 0 at draws of the target. {advice.for_shifted(run)}"
+        )
+    if verdict.narrow and narrow:
+        number, where = verdict.worst_spread(low=True)
+        found = ratio if verdict.ratio_low else f"{where} their spread is {number}, and 1 at draws of the target"
+        yield f"the particles are too close together (variance collapse): {found}. {advice.for_narrow(run)}"
+    if verdict.wide:
+        number, where = verdict.worst_spread(low=False)
+        found = ratio if verdict.ratio_high else f"{where} their spread is {number}, and 1 at draws of the target"
+        yield f"the particles are too far apart: {found}. {advice.for_wide(run)}"
+
+
+def _unclear(run: Run, verdict: Verdict) -> Iterator[str]:
+    number, where = verdict.worst_unclear()
+    yield (
+        f"whether the particles are where the target is cannot be told: {number} {where}, but a few scores are so much "
+        "larger than the others that this may be chance. Some particles are probably far out. "
+        f"{advice.for_shifted(run)}"
+    )
+
+
+def _found(check: Callable[[], Iterator[str]], failures: list[str]) -> list[str]:
+    """What a check finds. One that fails itself is noted: the result that it would have judged must not be lost."""
+    try:
+        return list(check())
+    except Exception as error:
+        failures.append(f"{type(error).__name__}: {error}")
+        return []
+
+
+def _unmoved(run: Run, start: Points) -> Iterator[str]:
+    """Particles that are where they were, though there is a velocity and they are not at rest."""
+    velocity = float(run.loop.info.velocity_norm)
+    if not run.done or velocity == 0 or run.first or resting(run):
+        return
+    before, now = on_host(start).astype(np.float64), on_host(run.loop.state.points).astype(np.float64)
+    spread = np.std(before, axis=0) + np.finfo(np.float64).tiny
+    farthest = float(np.max(np.abs(now - before) / np.where(spread > 0, spread, 1)))
+    if farthest < LEAST_MOVE:
+        yield (
+            f"the particles have not moved: after {run.done} steps none is farther than {farthest:.1g} of the spread "
+            f"from where it began, at a velocity of {velocity:.2g}. The step size is 0, or too small for this "
+            "precision: raise the learning rate."
+        )
+
+
+def resting(run: Run) -> bool:
+    """Whether the particles have come to rest, as far as their velocity tells."""
+    return run.sampler.deterministic and velocity_fraction(run) <= AT_REST
+
+
+def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
+    """Coordinates on which the log density does not depend, as far as all particles at both ends can tell."""
+    if not run.sampler.differentiates or run.batch_size is not None:  # other rows may know more than these
+        return
+    slopes = np.asarray(first).any(axis=0) | np.asarray(last).any(axis=0)
+    if not slopes.all():  # particles that stand at a mode have no slope there either: look beside them
+        slopes |= np.asarray(_scores(run.target_now, _beside(run.loop.state.points), batch)).any(axis=0)
+    flat = np.flatnonzero(~slopes)
+    if flat.size:
+        assert run.target.space is not None
+        names = run.target.space.layout.coordinate_names()
+        listed = ", ".join(names[place] for place in flat[:_NAMED]) + (", …" if flat.size > _NAMED else "")
+        yield (
+            f"the log density does not depend on {listed}: its gradient there is exactly zero at all particles, the "
+            "first and the last. A density that is flat in a direction cannot be normalised, and the particles spread "
+            "along it for as long as they are let. Leave out parameters that are not used, and give the others a prior."
+        )
+
+
+def _beside(points: Points) -> Array:
+    """A few particles moved in every coordinate, by a good part of their spread; of their size where they coincide."""
+    x = on_host(points).astype(np.float64)
+    spread = np.std(x, axis=0)
+    length = np.where(spread > 0, spread, 0.1 * np.maximum(np.max(np.abs(x), axis=0), 1))
+    offset = length * np.random.default_rng(1).uniform(0.3, 0.7, size=(min(_FEW, len(x)), x.shape[1]))
+    return jnp.asarray(x[:_FEW] + offset, points.dtype)
+
+
+def _unconverged(run: Run) -> Iterator[str]:
+    if run.tolerance is not None and not run.loop.converged:
+        fraction = float(run.loop.info.velocity_norm / run.loop.largest_velocity)
+        yield (
+            f"the run has not converged: after {run.done} steps the velocity is {fraction:.2g} of its largest value, "
+            f"`tolerance` asks for {run.tolerance:.2g}. Raise `num_steps`, try another learning rate, or a step rule "
+            "that decays."
+        )
+
+
+def _restless(run: Run) -> Iterator[str]:
+    """Particles whose last step was long against their spread: where they stand is as much noise as posterior.
+
+    A velocity alone cannot tell: with minibatches it never falls below their noise, and a step size that has fallen to
+    0 makes that noise harmless. So moves are judged, not velocities; Langevin chains move by design.
+    """
+    if not (run.sampler.interacting and run.sampler.deterministic):
+        return
+    points = np.asarray(run.loop.state.points, np.float64)
+    spread = float(np.sqrt(np.mean(np.var(points, axis=0))))
+    move = float(run.loop.info.velocity_norm * run.loop.info.step_size)
+    if move > LARGEST_MOVE * spread > 0:
+        yield (
+            f"the particles are not at rest: the last of {run.done} steps moved them by {move / spread:.2g} of their "
+            "spread, so that they stand where the last steps, and minibatches where there are any, have thrown them. "
+            "Let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`), lower "
+            "it, or raise `num_steps` or `batch_size`."
+        )
+
+
+def _decoupled(run: Run, batch: Batch) -> Iterator[str]:
+    points = run.loop.state.points
+    if points.shape[0] < 2:
+        return
+    neighbours = _neighbours(run.sampler, run.loop.state, run.target, batch)
+    if neighbours is not None and float(neighbours) < LEAST_NEIGHBOURS:
+        yield (
+            f"the particles hardly feel one another: the kernel gives all others together {float(neighbours):.1g} of "
+            "the weight that it gives a particle itself, so each climbs to a mode of its own. "
+            f"{advice.for_decoupled(run)}"
+        )
+
+
+@compiled
+def _neighbours(sampler: AbstractSampler, state: Any, target: AbstractTarget, batch: Batch) -> Scalar | None:
+    """‖Σ_{j≠i} K(x_i, x_j) v‖ / ‖K(x_i, x_i) v‖ for a vector v of ones, the median over some particles i."""
+    kernel = sampler.coupling(state, target, batch)
+    if kernel is None:
+        return None
+    points = state.points
+    some = points[:_SAMPLE]
+    everyone = _pull(kernel, some, points)
+    alone = jax.vmap(lambda x: _pull(kernel, x[None], x[None])[0])(some)
+    size = jnp.sqrt(jnp.sum(alone**2, axis=1))
+    others = jnp.sqrt(jnp.sum((everyone - alone) ** 2, axis=1))
+    return jnp.median(others / jnp.where(size > 0, size, 1))
+
+
+def _pull(kernel: AbstractMatrixKernel, at: Array, points: Array) -> Array:
+    """Σ_j K(x, x_j) v: the velocity is linear in the scores, so its part without them goes away."""
+    ones, weights = jnp.ones_like(points), jnp.ones(points.shape[:1], points.dtype)
+    zeros = jnp.zeros_like(points)
+    return kernel.velocity(at, Scored(points, ones, weights)) - kernel.velocity(at, Scored(points, zeros, weights))
+
+
+def _coarse(run: Run, batch: Batch) -> Iterator[str]:
+    points = run.loop.state.points
+    if points.dtype.itemsize != 4 or not run.sampler.differentiates:
+        return
+    whole = on_host(points)
+    some = jnp.asarray(whole[:_FEW])
+    single = np.asarray(_scores(run.target_now, some, batch), np.float64)
+    double = _double_scores(run.target_now, some, batch)
+    if double is None:
+        return
+    spread = float(np.sqrt(np.mean(np.var(whole.astype(np.float64), axis=0)))) or 1.0
+    error, size = (float(np.sqrt(np.mean(array**2))) for array in (single - double, double))
+    if error > 0.1 * (size + 1 / spread):
+        yield (
+            f"float32 is too coarse for this target: its scores differ from those in float64 by {error:.2g}, where "
+            f"their size is {size:.2g}. Enable double precision (`jax.config.update('jax_enable_x64', True)`) and give "
+            "particles and data in float64, or write the log density so that large terms do not cancel."
+        )
+
+
+@compiled
+def _scores(target: AbstractTarget, points: Points, batch: Batch) -> Points:
+    """Compiled once: another fit of the same functions and shapes pays nothing for the comparison."""
+    return target.scores(points, batch)
+
+
+def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.ndarray | None:
+    """The scores in double precision; `None` where the log density cannot be evaluated in it."""
+
+    def double(tree: Any) -> Any:
+        def cast(leaf: Any) -> Any:
+            if not eqx.is_array_like(leaf):  # a function among shared leaves
+                return leaf
+            inexact = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+            return jnp.asarray(np.asarray(leaf, np.float64)) if inexact else leaf
+
+        return jax.tree.map(cast, tree)
+
+    try:
+        assert target.space is not None
+        particle = jax.tree.map(np.asarray, target.space.constrain(points[0]))
+        # JAX remembers a NumPy constant that it has seen in single precision by its identity: give it others.
+        fresh = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, target)
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            wide = fresh.bind(double(particle)).sharing(double(target.shared))
+            scores = np.asarray(_scores(wide, double(points), double(batch)))
+    except Exception:  # a log density that insists on its precision, in whatever words
+        return None
+    return scores if scores.dtype == np.float64 and np.isfinite(scores).all() else None

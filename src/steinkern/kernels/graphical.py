@@ -1,0 +1,137 @@
+"""Graphical SVGD: a diagonal matrix-valued kernel, one local scalar kernel for each block of coordinates."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..core.particles import Layout, Scored
+from ..core.types import Matrix, Points, Vector
+from .matrix import AbstractMatrixKernel, check_scalar_kernel
+from .radial import radial_velocity
+from .scalar import AbstractScalarKernel
+
+
+class Graphical(AbstractMatrixKernel):
+    """K(x, y) = diag[k_b(x, y)]: block b moves by a kernel of the coordinates in its neighbourhood alone.
+
+    Wang, Zeng and Liu (2018) and Zhuo et al. (2018): where the target factorises over a graph, a kernel on a variable's
+    Markov blanket does not see the distances of all the others, which in many dimensions are all there is.
+
+    Args:
+        scalar: the local kernel; a bandwidth rule is evaluated for every block on its own neighbourhood.
+        blocks: the coordinates of every block, together covering each coordinate once.
+        neighbours: for every block the coordinates that its kernel looks at besides its own. None: its own alone.
+    """
+
+    scalar: AbstractScalarKernel
+    blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    around: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        scalar: AbstractScalarKernel,
+        blocks: Sequence[Sequence[int]],
+        neighbours: Sequence[Sequence[int]] | None = None,
+    ):
+        check_scalar_kernel("scalar", scalar)
+        own = [list(block) for block in blocks]
+        covered = sorted(i for block in own for i in block)
+        if not covered or covered != list(range(len(covered))):
+            raise ValueError(f"`blocks` must cover every coordinate 0 … d−1 exactly once, got {own}.")
+        if neighbours is None:
+            neighbours = [[] for _ in own]
+        if len(neighbours) != len(own):
+            raise ValueError(f"`neighbours` must have one entry a block, {len(own)}, got {len(neighbours)}.")
+        around = [block + sorted(set(near) - set(block)) for block, near in zip(own, neighbours, strict=True)]
+        strange = sorted({i for near in around for i in near} - set(covered))
+        if strange:
+            raise ValueError(f"`neighbours` names coordinates {strange}, but there are {len(covered)}.")
+        self.scalar = scalar
+        self.blocks = tuple(tuple(block) for block in own)
+        self.around = tuple(tuple(near) for near in around)
+
+    @classmethod
+    def coordinatewise(cls, scalar: AbstractScalarKernel, dimension: int) -> "Graphical":
+        """Every coordinate its own block."""
+        return cls(scalar, [[i] for i in range(dimension)])
+
+    @classmethod
+    def by_name(
+        cls, scalar: AbstractScalarKernel, layout: Layout, neighbours: Mapping[str, Sequence[str]] | None = None
+    ) -> "Graphical":
+        """A block for each named leaf of the parameters, with neighbourhoods given by name.
+
+        Args:
+            scalar: the local kernel.
+            layout: where the leaves lie, `Layout.of(one_particle)`.
+            neighbours: for some leaves the names of the leaves that their kernel also looks at.
+        """
+        neighbours = dict(neighbours or {})
+        named = set(neighbours) | {near for nears in neighbours.values() for near in nears}
+        if named - set(layout.names):
+            raise ValueError(f"`neighbours` names {sorted(named - set(layout.names))}, not among {layout.names}.")
+        where = {name: list(range(piece.start, piece.stop)) for name, piece in layout.slices.items()}
+        nearby = [[i for near in neighbours.get(name, ()) for i in where[near]] for name in layout.names]
+        return cls(scalar, [where[name] for name in layout.names], nearby)
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        def one(scalar: AbstractScalarKernel, index: Array, inside: Array) -> Array:
+            return scalar.profile(jnp.sum(jnp.where(inside, x[index] - y[index], 0) ** 2))[0]
+
+        values = self._over_blocks(one)
+        return jnp.diag(values[self._owners()[0]])
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        def one(scalar: AbstractScalarKernel, index: Array, inside: Array) -> Array:
+            local = Scored(_local(source.points, index, inside), source.scores[:, index], source.weights)
+            return radial_velocity(scalar, _local(at, index, inside), local)
+
+        return self._gather(self._over_blocks(one))
+
+    def adapt(self, points: Points) -> "Graphical":
+        def one(scalar: AbstractScalarKernel, index: Array, inside: Array) -> AbstractScalarKernel:
+            return scalar.adapt(_local(points, index, inside))
+
+        adapted = self._over_blocks(one)
+        return eqx.tree_at(lambda kernel: kernel.scalar, self, adapted)
+
+    def check(self, dimension: int) -> None:
+        if dimension != self.dimension:
+            raise ValueError(f"`blocks` must cover the {dimension} coordinates of the particles, got {self.dimension}.")
+
+    def _over_blocks(self, function: Callable[[AbstractScalarKernel, Array, Array], Any]) -> Any:
+        """`function(scalar, index, inside)` of every block, as one batch.
+
+        Neighbourhoods of different sizes are padded to the largest. A scalar kernel with a bandwidth for every block is
+        split among them, one with a single bandwidth is shared.
+        """
+        width = max(map(len, self.around))
+        index = np.array([near + (0,) * (width - len(near)) for near in self.around])
+        inside = np.array([[True] * len(near) + [False] * (width - len(near)) for near in self.around])
+        axes = jax.tree.map(lambda leaf: 0 if jnp.ndim(leaf) else None, self.scalar)
+        return jax.vmap(function, (axes, 0, 0))(self.scalar, jnp.asarray(index), jnp.asarray(inside))
+
+    def _owners(self) -> tuple[np.ndarray, np.ndarray]:
+        """For every coordinate the block it belongs to and its place there; a block's own coordinates come first."""
+        owners = {i: (b, place) for b, block in enumerate(self.blocks) for place, i in enumerate(block)}
+        pairs = np.array([owners[i] for i in range(len(owners))])
+        return pairs[:, 0], pairs[:, 1]
+
+    def _gather(self, each: Float[Array, "blocks m width"]) -> Float[Array, "m d"]:
+        """Every block's own coordinates of its own answer, laid back in order."""
+        block, place = self._owners()
+        return each[block, :, place].T
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates d."""
+        return sum(map(len, self.blocks))
+
+
+def _local(points: Points, index: Array, inside: Array) -> Array:
+    return jnp.where(inside[None, :], points[:, index], 0)

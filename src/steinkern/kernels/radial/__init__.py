@@ -1,0 +1,201 @@
+"""The one hot loop: the radial velocity of weighted, scored points, and the ways to compute it.
+
+Every kernel of the paper is a change of variables around it (see `matrix_kernel`), so this is the only place that has
+to be fast. Three backends give the same sums (see `sums`):
+
+- "dense" forms the m×n matrix of distances: fastest for few points;
+- "tiled" goes over it in tiles: linear memory, any device, any dtype;
+- "gpu" keeps the tiles on the chip of an NVIDIA GPU (see `gpu`): float32 arrays alone.
+
+"auto" takes "dense" up to `DENSE_PAIRS` pairs, on a CPU up to `CACHED_PAIRS`, and above that "gpu" where the program
+runs on one, in float32 and in at most 512 dimensions, else "tiled". What it runs on is known when the program is
+compiled, not when it is written. Under a mesh with an axis "particles" each device does so for its own share (see
+`ring`).
+"""
+
+import math
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ...core.particles import Scored
+from ...core.types import check_choice
+from ..distance import central, centred_squared_distances
+from ..scalar import AbstractScalarKernel
+from . import gpu
+from .gpu import PRECISIONS as PRECISIONS
+from .gpu import Precision as Precision
+from .ring import devices_in_ring, over_ring
+from .sums import Sums, divergence_sum, dot, velocity_sums
+from .tiled import over_tiles
+
+Backend: TypeAlias = Literal["auto", "dense", "tiled", "gpu"]
+BACKENDS = get_args(Backend)
+DENSE_PAIRS = 2**24
+"""Up to so many pairs, 64 MiB of distances in float32, "auto" forms the whole matrix."""
+CACHED_PAIRS = 2**22
+"""Up to so many on a CPU: above them tiles, which stay in its caches, are faster."""
+
+
+def radial_velocity(
+    kernel: AbstractScalarKernel,
+    at: Float[Array, "m d"],
+    source: Scored,
+    *,
+    precision: Precision = "float32",
+    backend: Backend = "auto",
+) -> Float[Array, "m d"]:
+    """φ(x) = Σ_j w_j [k(r²) s_j − 2 k'(r²) (x − y_j)] with r = ‖x − y_j‖, for every row x of `at`.
+
+    This is Eq. (5) with general weights: the second term is ∇_y k, the repulsion.
+
+    Args:
+        kernel: k, with a number for its bandwidth.
+        at: where.
+        source: the points y_j with scores s_j and weights w_j.
+        precision: how exact the GPU kernel is, see `Isotropic`; the others compute as the dtype does.
+        backend: one of those above.
+    """
+    check_choice("precision", precision, PRECISIONS)
+    check_choice("backend", backend, BACKENDS)
+    # The velocity depends on differences alone; centring keeps their digits in the products.
+    centre = _centre(source.points)
+    at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
+
+    def dense(some: Array, part: Scored) -> Sums:
+        return velocity_sums(kernel, some, part)
+
+    def tiled(some: Array, part: Scored) -> Sums:
+        return over_tiles(dense, some, part)
+
+    def on_chip(some: Array, part: Scored) -> Sums:
+        return _on_chip(kernel, some, part, precision=precision)
+
+    def chosen(some: Array, part: Scored) -> Sums:
+        way = _chosen(backend, kernel, some, part, precision)
+        if backend == "auto" and way == "dense" and some.shape[0] * part.points.shape[0] > CACHED_PAIRS:
+            return jax.lax.platform_dependent(some, part, cpu=tiled, default=dense)
+        if way != "gpu":
+            return (dense if way == "dense" else tiled)(some, part)
+        if backend == "gpu":
+            return on_chip(some, part)
+        return jax.lax.platform_dependent(some, part, cuda=on_chip, default=tiled)
+
+    return _everywhere(chosen, at, source).velocity(at)
+
+
+def radial_divergence(
+    kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored, *, backend: Backend = "auto"
+) -> Float[Array, " m"]:
+    """∇·φ(x) of that velocity, for every row x of `at`; there is no GPU kernel for it, "gpu" goes in tiles."""
+    check_choice("backend", backend, BACKENDS)
+    centre = _centre(source.points)
+    at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
+
+    def dense(some: Array, part: Scored) -> Array:
+        return divergence_sum(kernel, some, part)
+
+    def chosen(some: Array, part: Scored) -> Array:
+        whole = _chosen(backend, kernel, some, part) == "dense"
+        return dense(some, part) if whole else over_tiles(dense, some, part)
+
+    return _everywhere(chosen, at, source)
+
+
+def mean_values(
+    kernel: AbstractScalarKernel, at: Float[Array, "m d"], points: Float[Array, "n d"]
+) -> Float[Array, " m"]:
+    """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`; in tiles where there are many."""
+    centre = _centre(points)
+    at, source = at - centre, Scored.uniform(points - centre, jnp.zeros_like(points))
+
+    def dense(some: Array, part: Scored) -> Array:
+        return dot(kernel.profile(centred_squared_distances(some, part.points))[0], part.weights)
+
+    def chosen(some: Array, part: Scored) -> Array:
+        few = some.shape[0] * part.points.shape[0] <= DENSE_PAIRS
+        return dense(some, part) if few else over_tiles(dense, some, part)
+
+    return _everywhere(chosen, at, source)
+
+
+def _centre(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
+    """`central`, found by a sum where the points lie on several devices: an index would gather them all on each."""
+    if devices_in_ring(points.shape[0]) == 1:
+        return central(points)
+
+    def by_sum(points: Array, index: Array) -> Array:
+        row = jnp.arange(points.shape[0]) == index
+        return jnp.sum(jnp.where(row[:, None], points, 0), axis=0, keepdims=True)
+
+    return central(points, by_sum)
+
+
+def _everywhere(sums: Callable[[Array, Scored], Any], at: Array, source: Scored) -> Any:
+    """The sums on the device at hand, or round the ring of devices over which particles are spread."""
+    devices = devices_in_ring(at.shape[0], source.points.shape[0])
+    return over_ring(sums, at, source, devices) if devices > 1 else sums(at, source)
+
+
+def _chosen(
+    backend: Backend, kernel: AbstractScalarKernel, at: Array, source: Scored, precision: Precision = "float32"
+) -> Backend:
+    if backend == "gpu" and at.dtype != jnp.float32:
+        raise ValueError(f"`backend` 'gpu' computes in float32, got {at.dtype} points. Take 'tiled', or 'auto'.")
+    if backend == "gpu" and not _has_gpu():
+        raise ValueError("`backend` 'gpu' needs an NVIDIA GPU, and JAX sees none. Take 'tiled', or 'auto'.")
+    if backend == "dense":
+        _check_room(at, source)
+    if backend != "auto":
+        return backend
+    if at.shape[0] * source.points.shape[0] <= DENSE_PAIRS:
+        return "dense"
+    return "gpu" if at.dtype == jnp.float32 and gpu.fits(kernel, at.shape[1], precision) else "tiled"
+
+
+@cache
+def _has_gpu() -> bool:
+    return any(device.platform == "gpu" for device in jax.devices())
+
+
+def _check_room(at: Array, source: Scored) -> None:
+    """Raise where the distances and their kernel values are more than the device's memory."""
+    needed = 2 * at.shape[0] * source.points.shape[0] * at.dtype.itemsize
+    limit = _memory()
+    if needed > limit:
+        raise ValueError(
+            f"`backend` 'dense' needs {needed / 1e9:.0f} GB for the distances of {at.shape[0]:,} × "
+            f"{source.points.shape[0]:,} points, and the device has {limit / 1e9:.0f}. Take 'tiled', or 'auto'."
+        )
+
+
+@cache
+def _memory() -> float:
+    """Bytes of the device that JAX uses; infinite where it does not say."""
+    device = jax.devices()[0]
+    if device.platform == "cpu" and hasattr(os, "sysconf"):
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
+
+
+@eqx.filter_custom_jvp
+def _on_chip(kernel: AbstractScalarKernel, at: Array, source: Scored, *, precision: Precision) -> Sums:
+    return gpu.velocity_sums(kernel, at, source, gpu.digits_for(kernel, at.shape[1], precision))
+
+
+def _on_chip_jvp(primals: Any, tangents: Any, *, precision: Precision) -> tuple[Sums, Sums]:
+    """Derivatives go in tiles: they are for diagnostics, and need no kernel of their own."""
+
+    def tiled(kernel: AbstractScalarKernel, at: Array, source: Scored) -> Sums:
+        return over_tiles(lambda some, part: velocity_sums(kernel, some, part), at, source)
+
+    return _on_chip(*primals, precision=precision), eqx.filter_jvp(tiled, primals, tangents)[1]
+
+
+cast(Any, _on_chip).def_jvp(_on_chip_jvp)

@@ -1,0 +1,411 @@
+"""The sums on the chip of an NVIDIA GPU: tiles of distances that never reach its memory, as in fused attention.
+
+Tensor cores multiply numbers of 16 bits; a float32 is the sum of two of them, x = x₁ + x₂, to 22 of its 24 digits. So
+x·y ≈ x₁·y₁ + x₁·y₂ + x₂·y₁, three fast products for one slow one, and fewer where fewer digits are asked for:
+
+| precision  | distances                       | sums of scores                  | relative error |
+|------------|---------------------------------|---------------------------------|----------------|
+| "float32"  | x₁·y₁ + x₁·y₂ + x₂·y₁           | k₁·v₁ + k₁·v₂ + k₂·v₁           | ≤ 1e-5         |
+| "fast"     | x₁·y₁ + x₂·y₁                   | k₁·v₁ + k₁·v₂                   | ≤ 3e-4         |
+| "fastest"  | x₁·y₁                           | k₁·v₁                           | ≤ 2e-2         |
+
+Where a product leaves digits out, the squared norms are those of the rounded points: the distances are then exact ones
+of points that moved a little, a point is at distance zero from itself, and the errors of the sources average out.
+"""
+
+import math
+import warnings
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ...core.particles import Scored
+from ..scalar import AbstractScalarKernel
+from .sums import Sums
+
+Precision: TypeAlias = Literal["float32", "fast", "fastest"]
+PRECISIONS = get_args(Precision)
+
+_CHUNK = 64  # coordinates of a product
+_LARGEST = 2.0**14  # of kernel values, which decay from there: 16 bits reach 2⁻¹⁴ without losing digits
+_POINT_SCALE, _SCORE_SCALE = 2.0**9, 2.0**8
+_ROUNDING = 4 * 2.0**-23  # of a squared distance, relative to the squared norms that it is the difference of
+_SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
+"""Of a program, by compute capability, as NVIDIA's programming guide has it."""
+_SPARE_KIB = 3  # what the compiler takes for itself
+_MOST_DIMENSIONS = 512
+
+
+class Tile(NamedTuple):
+    """How the work is laid on the chip: rows and sources at a time, warps of a program, sources loaded ahead."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    def shared_bytes(self, d: int, digits: "Digits", profiles: int) -> int:
+        """What the compiler asks of the chip's memory: the rows, and the sources of every stage."""
+        points, scores = _at_once(_padded_width(d)), _held(_padded_columns(d + 1))
+        rows = 2 * self.rows * points * (1 + digits.x)
+        return rows + 2 * self.stages * self.columns * (points * (1 + digits.y) + profiles * scores * (1 + digits.v))
+
+
+@cache
+def shared_bytes() -> int:
+    """What a program may have of the memory on the chip of the GPU that JAX sees, or of an H200 where there is none.
+
+    0 on GPUs older than Ampere, for which Triton compiles nothing.
+    """
+    if jax.default_backend() != "gpu":
+        return (_SHARED_KIB[9, 0] - _SPARE_KIB) * 1024
+    major, _, minor = str(getattr(jax.devices()[0], "compute_capability", "0.0")).partition(".")
+    known = [found for found in _SHARED_KIB if found <= (int(major), int(minor or 0))]
+    return (_SHARED_KIB[max(known)] - _SPARE_KIB) * 1024 if known else 0
+
+
+@cache
+def missing() -> str:
+    """Why there can be no kernel here, whatever its size; empty where there may be one."""
+    if not shared_bytes():
+        return "the GPU is older than Ampere (compute capability 8.0)"
+    try:
+        from jax.experimental.pallas import triton  # noqa: F401 (to see whether it is there)
+    except ImportError:
+        return "this version of JAX has no Pallas for Triton"
+    return ""
+
+
+def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
+    """The fastest of those tried on an H200 (benchmarks/gpu.py --tune), or smaller ones; `None` where none fits.
+
+    Args:
+        d: the dimension.
+        digits: of the products.
+        profiles: 1 where k' is a multiple of k, else 2.
+    """
+    if profiles == 2:
+        best = Tile(64, 64, 4, 2) if digits.k else Tile(128, 64, 4, 2 if digits.v else 3)
+    elif d <= _CHUNK // 2:
+        best = Tile(128, 64, 4, 2 if digits.k else 3)
+    elif d > 2 * _CHUNK:
+        best = Tile(128, 64, 8, 1)
+    elif d <= _CHUNK and digits.k:
+        best = Tile(128, 64, 4, 2)
+    else:
+        best = Tile(128, 64, 8, 3 if digits.v and not digits.k else 2)
+    others = (Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1))
+    fitting = (tile for tile in (best, *others) if tile.shared_bytes(d, digits, profiles) <= shared_bytes())
+    return next(fitting, None)
+
+
+def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
+    """Whether "auto" takes this kernel here: numbers for arrays, not too many dimensions, and room on the chip."""
+    numbers = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
+    if not numbers or d > _MOST_DIMENSIONS:
+        return False
+    if missing():
+        _say_once(f"{missing()}: velocities of many particles go in tiles, which takes several times as long.")
+        return False
+    profiles = 1 if kernel.constant_slope(jnp.float32) is not None else 2
+    room = tile_for(d, digits_for(kernel, d, precision), profiles) is not None
+    if not room:
+        _say_once(
+            f"the GPU has too little memory on its chip ({shared_bytes() // 1024} KiB) for its own kernel in {d} "
+            "dimensions: velocities go in tiles, which takes several times as long."
+        )
+    return room
+
+
+@cache
+def _say_once(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
+
+
+class Digits(NamedTuple):
+    """Of which factors the second half is multiplied too."""
+
+    x: bool
+    y: bool
+    k: bool
+    v: bool
+
+
+def digits_for(kernel: AbstractScalarKernel, d: int, precision: Precision) -> Digits:
+    """Those of the table above, and more for "fast" where they are needed or cost little.
+
+    In few dimensions products cost little beside the kernel's values. Where k is nearly the same for many pairs, and so
+    is its rounding, the second half of k is needed: with heavy tails, and in one to three dimensions.
+    """
+    if precision == "float32":
+        return Digits(x=True, y=True, k=True, v=True)
+    if precision == "fast":
+        heavy = kernel.constant_slope(jnp.float32) is None
+        return Digits(x=True, y=d <= _CHUNK // 2, k=heavy or d <= 3, v=True)
+    return Digits(x=False, y=False, k=False, v=False)
+
+
+class _Halves(NamedTuple):
+    """A float32 array as the sum of two of 16 bits; the second is left out where its digits are not wanted."""
+
+    high: Array
+    low: Array | None
+
+
+def velocity_sums(
+    kernel: AbstractScalarKernel,
+    at: Float[Array, "m d"],
+    source: Scored,
+    digits: Digits,
+    *,
+    tile: Tile | None = None,
+    interpret: bool = False,
+) -> Sums:
+    """The sums of a velocity; see `sums`. All arrays are float32, points centred.
+
+    Args:
+        kernel: its arrays are numbers, such as the bandwidth.
+        at: the rows.
+        source: the sources.
+        digits: see above.
+        tile: that of `tile_for` by default.
+        interpret: run on any device, slowly: for tests.
+    """
+    m, d = at.shape
+    width, shape = _padded_width(d), _shape(kernel, at.dtype)
+    tile = tile_for(d, digits, shape.profiles) if tile is None else tile
+    if missing():
+        raise ValueError(f"`backend` 'gpu' cannot be had: {missing()}. Take 'tiled', or 'auto'.")
+    if tile is None:
+        raise ValueError(f"`backend` 'gpu' has no room on the chip for {d} dimensions. Take 'tiled', or 'auto'.")
+    largest = jnp.maximum(jnp.max(jnp.abs(at)), jnp.max(jnp.abs(source.points)))
+    scale = jnp.where(largest > 0, _POINT_SCALE / largest, 1)
+    x = _halved(_padded(at * scale, tile.rows, width), digits.x)
+    y = _halved(_padded(source.points * scale, tile.columns, width), digits.y)
+    values, factors = _sources(kernel, source)
+    v = [_halved(_padded(value, tile.columns, _padded_columns(d + 1)), digits.v) for value in values]
+    # −2x·y and both norms, in the unit that the shape takes; the start is added to the rows' once, not to every pair
+    unit = shape.unit / scale**2
+    norms = [unit * jnp.sum(_whole(some) ** 2, axis=1) for some in (x, y)]
+    x_norms, y_norms = (jnp.stack([norm, _ROUNDING * norm]) for norm in norms)
+    scalars = jnp.stack([-2 * unit, jnp.ones_like(unit), *shape.scalars])
+    found = _call(shape, scalars, x, x_norms + shape.start, y, y_norms, v, digits.k, tile, interpret)[:m]
+    return Sums(found[:, :d] * factors[None, :d], found[:, d] * factors[d])
+
+
+class _Shape(NamedTuple):
+    """How a program gets from start + unit × r² to the kernel values that it multiplies, which start at `_LARGEST`.
+
+    `evaluate(read, r2)` does it, `read(i)` being the i-th of the scalars.
+    """
+
+    unit: Array
+    start: float
+    falls: bool
+    """Whether the unit is negative, so that the start is the largest number."""
+    scalars: list[Array]
+    evaluate: Any
+    profiles: int
+    """1 where k is all that is needed, 2 where k' is too."""
+
+
+def _shape(kernel: AbstractScalarKernel, dtype: Any) -> _Shape:
+    value, derivative = kernel.profile(jnp.zeros((), dtype))
+    slope = kernel.constant_slope(dtype)
+    if slope is not None:  # k' = slope × k says that k is an exponential: one instruction in base 2, started at 2¹⁴
+        return _Shape(
+            slope / math.log(2), math.log2(_LARGEST), True, [], lambda read, exponent: [jnp.exp2(exponent)], 1
+        )
+    numbers, rest = eqx.partition(kernel, eqx.is_array)
+    leaves, structure = jax.tree.flatten(numbers)
+    scalars = [_LARGEST / jnp.abs(value), _LARGEST / jnp.abs(derivative), *[leaf.astype(dtype) for leaf in leaves]]
+
+    def evaluate(read: Any, r2: Array) -> list[Array]:
+        own = jax.tree.unflatten(structure, [read(2 + i) for i in range(len(leaves))])
+        both = eqx.combine(own, rest).profile(r2)
+        return [read(i) * part for i, part in enumerate(both)]
+
+    return _Shape(jnp.ones((), dtype), 0.0, False, scalars, evaluate, 2)
+
+
+def _sources(kernel: AbstractScalarKernel, source: Scored) -> tuple[list[Array], Array]:
+    """What k, and k' where it is no multiple of k, are multiplied with: a column for every coordinate and the mass.
+
+    Scaled by column to suit 16 bits; the factors undo that.
+    """
+    weights = source.weights[:, None]
+    slope = kernel.constant_slope(source.points.dtype)
+    if slope is not None:
+        columns = [
+            jnp.concatenate([weights * (source.scores + 2 * slope * source.points), 2 * slope * weights], axis=1)
+        ]
+    else:
+        columns = [
+            jnp.concatenate([weights * source.scores, jnp.zeros_like(weights)], axis=1),
+            jnp.concatenate([2 * weights * source.points, 2 * weights], axis=1),
+        ]
+    at_zero = [jnp.abs(number) for number in kernel.profile(jnp.zeros((), source.points.dtype))]
+    # k and k' differ in scale and meet in one sum, so what they are multiplied with is brought to one scale too.
+    parts = [own * part for own, part in zip(at_zero, columns, strict=False)]
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(part), axis=0) for part in parts]), axis=0)
+    factors = jnp.where(largest > 0, largest, 1) / _SCORE_SCALE
+    return [part / factors[None] for part in parts], factors / _LARGEST
+
+
+def _call(
+    shape: _Shape,
+    scalars: Array,
+    x: _Halves,
+    x_norms: Array,
+    y: _Halves,
+    y_norms: Array,
+    v: list[_Halves],
+    both: bool,
+    tile: Tile,
+    interpret: bool,
+) -> Float[Array, "rows width"]:
+    from jax.experimental import pallas as pl  # takes a while, and few programs need it
+    from jax.experimental.pallas import triton
+
+    padded, width = x.high.shape
+    columns = v[0].high.shape[1]
+    some = _held(columns)
+    inputs = (scalars, x, x_norms, y, y_norms, v)
+
+    def whole(array: Array) -> Any:
+        return pl.BlockSpec(array.shape, lambda i, j: (0,) * array.ndim)
+
+    specs = (
+        whole(scalars),
+        jax.tree.map(lambda array: pl.BlockSpec((tile.rows, width), lambda i, j: (i, 0)), x),
+        pl.BlockSpec((2, tile.rows), lambda i, j: (0, i)),
+        jax.tree.map(whole, y),
+        whole(y_norms),
+        jax.tree.map(lambda array: pl.BlockSpec((array.shape[0], some), lambda i, j: (0, j)), v),
+    )
+    leaves, structure = jax.tree.flatten(inputs)
+    return pl.pallas_call(
+        partial(_program, shape, structure, both, tile),
+        out_shape=jax.ShapeDtypeStruct((padded, columns), jnp.float32),
+        grid=(padded // tile.rows, columns // some),
+        in_specs=jax.tree.leaves(specs, is_leaf=lambda spec: isinstance(spec, pl.BlockSpec)),
+        out_specs=pl.BlockSpec((tile.rows, some), lambda i, j: (i, j)),
+        interpret=interpret,
+        compiler_params=triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
+        name="radial_velocity",
+    )(*leaves)
+
+
+def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references: Any) -> None:
+    """The sums of `tile.rows` rows and some columns of the answer, over all sources."""
+    from jax.experimental import pallas as pl
+
+    *inputs, out = references
+    scalars, x, x_norms, y, y_norms, v = jax.tree.unflatten(structure, inputs)
+    factor, one, own_norms, own_rounding = scalars[0], scalars[1], x_norms[0], x_norms[1]
+    width = x.high.shape[1]
+    chunk, few = min(_CHUNK, width), _at_once(width) == width
+    left_low, right_low = x.low is not None, y.low is not None
+
+    def add(turn: Array, total: Array) -> Array:
+        some = pl.ds(turn * tile.columns, tile.columns)
+        nothing = jnp.zeros((tile.rows, tile.columns), jnp.float32)
+
+        def multiply(i: Any, inner: Array) -> Array:
+            left, right = (_read(part, (rows, pl.ds(i * chunk, chunk))) for part, rows in ((x, slice(None)), (y, some)))
+            turned = _Halves(right.high.T, None if right.low is None else right.low.T)
+            return _added(left, turned, inner) if few else inner + one * _added(left, turned, nothing)  # why: see below
+
+        inner = nothing
+        if few:
+            for i in range(width // chunk):
+                inner = multiply(i, inner)
+        else:  # written out one after the other, many chunks would take minutes to compile
+            inner = jax.lax.fori_loop(0, width // chunk, multiply, inner)
+        r2 = factor * inner + (own_norms[:, None] + y_norms[0, some][None, :])
+        if left_low and right_low:  # as exact as float32: what is within its rounding is no distance
+            least = own_rounding[:, None] + y_norms[1, some][None, :]
+            r2 = jnp.where(r2 >= least if shape.falls else r2 <= least, shape.start, r2)
+        else:
+            r2 = jnp.minimum(r2, shape.start) if shape.falls else jnp.maximum(r2, shape.start)
+        part = jnp.zeros(total.shape, total.dtype)
+        for values, column in zip(shape.evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
+            part = _added(_split(values, both), _read(column, (some, slice(None))), part)
+        # Tensor cores cut off where they should round: over many tiles that adds up. Multiplying with a number that
+        # the compiler does not know to be one keeps the long sum out of them.
+        return total + one * part
+
+    zero = jnp.zeros(out.shape, jnp.float32)
+    out[...] = jax.lax.fori_loop(0, y.high.shape[0] // tile.columns, add, zero)
+
+
+def _read(halves: _Halves, where: Any) -> _Halves:
+    return _Halves(halves.high[where], None if halves.low is None else halves.low[where])
+
+
+def _added(left: _Halves, right: _Halves, total: Array) -> Array:
+    """Total + left × right, the small products first."""
+    if right.low is not None:
+        total = total + _dot(left.high, right.low)
+    if left.low is not None:
+        total = total + _dot(left.low, right.high)
+    return total + _dot(left.high, right.high)
+
+
+def _dot(a: Array, b: Array) -> Array:
+    return jnp.dot(a, b, preferred_element_type=jnp.float32)
+
+
+def _split(values: Array, both: bool) -> _Halves:
+    """On the chip: the first 10 binary digits, and the rest. Masking bits, which no compiler takes for a no-op."""
+    if not both:
+        return _Halves(values.astype(jnp.float16), None)
+    bits = jax.lax.bitcast_convert_type(values, jnp.int32) & np.int32(-(2**13))
+    high = jax.lax.bitcast_convert_type(bits, jnp.float32)
+    return _Halves(high.astype(jnp.float16), (values - high).astype(jnp.float16))
+
+
+def _halved(values: Array, both: bool) -> _Halves:
+    # A cast to 16 bits and back would be optimised away; this is not.
+    high = jax.lax.reduce_precision(values, exponent_bits=5, mantissa_bits=10)
+    return _Halves(high.astype(jnp.float16), (values - high).astype(jnp.float16) if both else None)
+
+
+def _whole(halves: _Halves) -> Array:
+    high = halves.high.astype(jnp.float32)
+    return high if halves.low is None else high + halves.low.astype(jnp.float32)
+
+
+def _padded(array: Float[Array, "n d"], multiple: int, width: int) -> Float[Array, "rows width"]:
+    n, d = array.shape
+    return jnp.pad(array, ((0, -n % multiple), (0, width - d)))
+
+
+def _at_once(width: int) -> int:
+    """Coordinates of the points that are on the chip together."""
+    return width if width <= 2 * _CHUNK else _CHUNK
+
+
+def _held(columns: int) -> int:
+    """Columns of the answer that one program holds."""
+    return min(columns, 4 * _CHUNK)
+
+
+def _padded_width(d: int) -> int:
+    """A power of two from 16 on, then a multiple of `_CHUNK`; above twice that a multiple of two of them."""
+    if d <= _CHUNK:
+        return max(16, 1 << (d - 1).bit_length())
+    return -(-d // (2 * _CHUNK)) * 2 * _CHUNK
+
+
+def _padded_columns(number: int) -> int:
+    """As wide as points are, but above twice a chunk a multiple of four.
+
+    Every program computes the distances anew, so fewer programs with more columns are faster.
+    """
+    return _padded_width(number) if number <= 2 * _CHUNK else -(-number // (4 * _CHUNK)) * 4 * _CHUNK

@@ -1,0 +1,53 @@
+"""What every backend computes: sums over the sources, which add up over any parts of them.
+
+The velocity φ(x) = Σ_j w_j [k(r²) s_j − 2k'(r²) (x − y_j)], Eq. (5), is `drive − mass × x` with
+
+    drive = Σ_j w_j [k(r²) s_j + 2k'(r²) y_j]     and     mass = Σ_j 2 w_j k'(r²).
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ...core.particles import Scored
+from ..distance import centred_squared_distances
+from ..scalar import AbstractScalarKernel
+
+
+class Sums(NamedTuple):
+    """The two sums of a velocity, for every row x."""
+
+    drive: Float[Array, "m d"]
+    mass: Float[Array, " m"]
+
+    def velocity(self, at: Float[Array, "m d"]) -> Float[Array, "m d"]:
+        """φ at the rows that the sums were made for."""
+        return self.drive - self.mass[:, None] * at
+
+
+def velocity_sums(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored) -> Sums:
+    """The sums through the whole matrix of distances: m n numbers. Points are centred, as `distance` says why."""
+    weights = source.weights[:, None]
+    r2 = centred_squared_distances(at, source.points)
+    slope = kernel.constant_slope(r2.dtype)
+    value, derivative = kernel.profile(r2)
+    if slope is not None:  # k' = slope × k, so drive and repulsion share one matrix product
+        drive = dot(value, weights * (source.scores + 2 * slope * source.points))
+        return Sums(drive, 2 * slope * dot(value, source.weights))
+    drive = dot(value, weights * source.scores) + 2 * dot(derivative, weights * source.points)
+    return Sums(drive, 2 * dot(derivative, source.weights))
+
+
+def divergence_sum(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
+    """∇·φ(x) = Σ_j w_j [2k'(r²) (x − y_j)·s_j − 2d k'(r²) − 4r² k''(r²)], a sum over the sources as it stands."""
+    r2 = centred_squared_distances(at, source.points)
+    _, derivative = kernel.profile(r2)
+    along = dot(at, source.scores.T) - jnp.sum(source.points * source.scores, axis=1)[None, :]
+    each = 2 * derivative * (along - at.shape[1]) - 4 * r2 * kernel.second_derivative(r2)
+    return dot(each, source.weights)
+
+
+def dot(a: Array, b: Array) -> Array:
+    """The matrix product, never in fewer digits than its dtype has."""
+    return jnp.matmul(a, b, precision="highest")

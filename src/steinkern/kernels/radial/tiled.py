@@ -1,0 +1,58 @@
+"""The sums tile by tile: memory grows with the number of points, not with its square, on any device in any dtype."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ...core.particles import Scored
+
+ROWS, COLUMNS = 1024, 2048
+"""Of a tile: its distances and their kernel values stay in the caches of a CPU."""
+
+
+def over_tiles(
+    sums: Callable[[Float[Array, "rows d"], Scored], Any],
+    at: Float[Array, "m d"],
+    source: Scored,
+    rows: int = ROWS,
+    columns: int = COLUMNS,
+) -> Any:
+    """`sums(at, source)`, a pytree with one row for each row of `at` that adds up over sources.
+
+    Args:
+        sums: the sums for a few rows and sources.
+        at: the rows.
+        source: the sources.
+        rows: at a time, at most.
+        columns: sources at a time, at most.
+    """
+    m, n = at.shape[0], source.points.shape[0]
+    rows, columns = _even(m, rows), _even(n, columns)
+    parts = jax.tree.map(lambda leaf: _tiles(leaf, columns), source)  # padded sources weigh nothing
+
+    def of_rows(some: Float[Array, "rows d"]) -> Any:
+        def add(total: Any, part: Scored) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, sums(some, part)), None
+
+        first = jax.tree.map(lambda leaf: leaf[0], parts)
+        shapes = jax.eval_shape(sums, some, first)
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return jax.lax.scan(add, zero, parts)[0]
+
+    found = jax.lax.map(of_rows, _tiles(at, rows))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:m], found)
+
+
+def _even(number: int, most: int) -> int:
+    """The size of the fewest tiles of at most `most`, as equal as they can be: little is filled up."""
+    return -(-number // max(1, -(-number // most))) or 1
+
+
+def _tiles(array: Array, size: int) -> Array:
+    """(n, …) as (tiles, size, …), the last one filled up: with zeros, which are points like any other."""
+    missing = -array.shape[0] % size
+    padded = jnp.pad(array, ((0, missing),) + ((0, 0),) * (array.ndim - 1))
+    return padded.reshape(-1, size, *array.shape[1:])

@@ -1,0 +1,126 @@
+"""Line charts as inline SVG: they take the page's colours, print well and need no script."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import html
+
+_WIDTH, _HEIGHT = 520, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 496.0, 12.0, 172.0
+_MOST_POINTS = 400  # of a curve: more than the screen has room for
+
+
+class _Scale:
+    """From numbers to places, linear or logarithmic."""
+
+    def __init__(self, low: float, high: float, start: float, end: float, log: bool = False):
+        self.log = log
+        self.low, self.high = (math.log10(low), math.log10(high)) if log else (low, high)
+        if not self.high > self.low:
+            pad = abs(self.low) * 0.1 or 1.0
+            self.low, self.high = self.low - pad, self.high + pad
+        self.start, self.end = start, end
+
+    def __call__(self, value: Any) -> float:
+        own = math.log10(value) if self.log else float(value)
+        return self.start + (own - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def ticks(self, most: int = 5) -> list[float]:
+        if self.log:
+            first, last = math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9)
+            if last - first >= 1:
+                stride = max(1, math.ceil((last - first + 1) / most))
+                return [10.0**power for power in range(first, last + 1, stride)]
+            return [tick for tick in ticks(10**self.low, 10**self.high, most) if tick > 0]
+        return ticks(self.low, self.high, most)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers between two ends, at most so many."""
+    rough = (high - low) / max(most - 1, 1)
+    unit = (10.0 ** math.floor(math.log10(rough)) if rough > 0 and math.isfinite(rough) else 0.0) or 1.0
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= 0.7 * rough)
+    first = math.ceil(low / step - 1e-9)
+    return [step * place for place in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def number(value: float) -> str:
+    """A number as an axis or a table prints it; a dash where it is none."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:.4g}"
+
+
+def trace(name: str, step: np.ndarray, value: np.ndarray, *, log: bool, level: float | None = None) -> str:
+    """A curve against the step, with gaps where it is not finite (or, on a logarithmic axis, not positive).
+
+    Args:
+        name: for readers who cannot see it.
+        step: the places.
+        value: the values there.
+        log: a logarithmic axis.
+        level: a value to compare with, drawn across.
+    """
+    stride = max(1, math.ceil(len(step) / _MOST_POINTS))
+    places = np.unique(np.append(np.arange(0, len(step), stride), len(step) - 1))
+    x, y = np.asarray(step, float)[places], np.asarray(value, float)[places]
+    good = np.isfinite(y) & ((y > 0) if log else True) & (np.abs(y) < 1e300)
+    if not good.any():
+        return ""
+    ends = [*y[good].tolist(), *([] if level is None else [level])]
+    across = _Scale(float(x[0]), float(x[-1]), _LEFT, _RIGHT)
+    up = _Scale(min(ends), max(ends), _BOTTOM - 6, _TOP + 6, log)
+    parts = [_axes(across, up)]
+    if level is not None:
+        parts.append(f'<line class="level" x1="{_LEFT}" x2="{_RIGHT}" y1="{up(level):.1f}" y2="{up(level):.1f}"/>')
+    for run in np.split(np.flatnonzero(good), np.flatnonzero(np.diff(np.flatnonzero(good)) > 1) + 1):
+        points = [(across(x[i]), up(y[i])) for i in run]
+        if len(run) > 1:
+            parts.append(_curve(points))
+        else:
+            parts.append(f'<circle class="dot" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3"/>')
+    parts.append(f'<line class="now" x1="{_LEFT}" x2="{_LEFT}" y1="{_TOP}" y2="{_BOTTOM}" visibility="hidden"/>')
+    said = f"{name} from step {x[0]:g} to {x[-1]:g}; it ends at {number(y[good][-1])}"
+    span = f'data-first="{across.low}" data-last="{across.high}" data-left="{_LEFT}" data-right="{_RIGHT}"'
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.text(said)}" {span}>{"".join(parts)}</svg>'
+    )
+
+
+def histogram(name: str, edges: np.ndarray, low: np.ndarray, high: np.ndarray, line: np.ndarray) -> str:
+    """Counts in bins as steps, over the band in which replicated counts lie."""
+    across = _Scale(float(edges[0]), float(edges[-1]), _LEFT, _RIGHT)
+    up = _Scale(0.0, float(max(*high, *line, 1.0)), _BOTTOM, _TOP + 6)
+    band = "".join(
+        f'<rect class="band" x="{across(a):.1f}" width="{across(b) - across(a):.1f}" y="{up(top):.1f}" '
+        f'height="{up(bottom) - up(top):.1f}"/>'
+        for a, b, bottom, top in zip(edges[:-1], edges[1:], low, high, strict=True)
+    )
+    corners = [
+        (across(place), up(count)) for a, b, count in zip(edges[:-1], edges[1:], line, strict=True) for place in (a, b)
+    ]
+    said = f"{name}: observed counts, and the band of the predictive ones"
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.text(said)}">{_axes(across, up)}{band}'
+        f"{_curve(corners)}</svg>"
+    )
+
+
+def _curve(points: list[tuple[float, float]]) -> str:
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline class="curve" points="{places}"/>'
+
+
+def _axes(across: _Scale, up: _Scale) -> str:
+    lines = [
+        f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"/>'
+        f'<text x="{_LEFT - 6}" y="{up(tick) + 4:.1f}" text-anchor="end">{number(tick)}</text>'
+        for tick in up.ticks()
+    ]
+    lines += [
+        f'<text x="{across(tick):.1f}" y="{_BOTTOM + 18}" text-anchor="middle">{number(tick)}</text>'
+        for tick in across.ticks(6)
+    ]
+    return "".join(lines) + f'<line class="axis" x1="{_LEFT}" x2="{_RIGHT}" y1="{_BOTTOM}" y2="{_BOTTOM}"/>'

@@ -1,0 +1,159 @@
+"""Hamiltonian chains in a common metric: every particle a Markov chain, exact but for its own randomness.
+
+The noise-corrected end of the family: where SVGD settles particles by repulsion, and settles them too closely in many
+dimensions, chains are spread as the target is. `steinkern.sample` runs them and places particles by what they saw.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Int
+
+from ..core.metric import AbstractMetric
+from ..core.types import Batch, Key, Points, as_number, check_count, check_positive, check_share, like
+from ..kernels.diagnostics import stein_ratio
+from ..targets.target import AbstractTarget
+from .sampler import AbstractSampler, Info, root_mean_square
+
+_JITTER = (-1.0, 0.3)  # of the logarithm of each chain's step size, anew in every transition
+_LENGTH = math.pi / 2  # of a trajectory: a quarter turn of a standard Gaussian, which forgets its start
+
+
+class ChainState(NamedTuple):
+    """Where the chains are, and what the target is there."""
+
+    points: Points
+    log_densities: Float[Array, " n"]
+    scores: Points
+    acceptance: Float[Array, " n"]
+    """Of every chain's last trajectory: the probability that it was accepted."""
+    leaps: Int[Array, ""]
+    """Leapfrog steps of the last trajectory."""
+    outside: Int[Array, ""]
+    """Jumps of the last transition to where the log density is not finite, as beyond an edge. Trajectories are not
+    counted: where their steps are too long they end so far out that a smooth density overflows."""
+
+
+class Hamiltonian(AbstractSampler):
+    """One transition of Hamiltonian Monte Carlo for every particle, and a jump for half of them.
+
+    Trajectories follow the leapfrog scheme in coordinates u = Rx whitened by the metric, for a quarter turn on average,
+    with a step size of its own for every chain, and are accepted by Metropolis' rule (Duane et al., 1987). A jump adds
+    the difference of two particles of the other half, x' = x + y − z (ter Braak, 2006): it goes from mode to mode where
+    the particles are in several. Both leave the target invariant.
+
+    Args:
+        metric: Q = RᵀR, near the inverse of the target's covariance.
+        step_size: of the leapfrog scheme, in whitened coordinates; near 1 for a target that is near to a Gaussian.
+        most_leaps: the longest trajectory, in steps.
+        share: of the particles that try to jump, 0 for none.
+    """
+
+    metric: AbstractMetric
+    step_size: Any = eqx.field(converter=as_number)
+    most_leaps: int = eqx.field(default=32, static=True)
+    share: float = eqx.field(default=0.5, static=True)
+
+    def __check_init__(self) -> None:
+        check_positive("step_size", self.step_size)
+        check_count("most_leaps", self.most_leaps)
+        check_share("share", self.share)
+
+    @property
+    def deterministic(self) -> bool:
+        return False
+
+    @property
+    def interacting(self) -> bool:
+        return False
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
+        values, scores = _look(target, points, batch)
+        return ChainState(
+            points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+        )
+
+    def step(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch = None) -> tuple[ChainState, Info]:
+        trajectory_key, jump_key = jr.split(key)
+        before = state.points
+        state = self._trajectories(trajectory_key, state, target, batch)
+        if self.share > 0 and before.shape[0] >= 4:
+            state = self._jump(jump_key, state, target, batch)
+        pull = jax.vmap(self.metric.pull_score)(state.scores)
+        norm = root_mean_square(jnp.mean(pull, axis=0))
+        return state, Info(norm, like(self.step_size, norm), stein_ratio(state.points, state.scores))
+
+    def _trajectories(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
+        n = state.points.shape[0]
+        momentum_key, length_key, jitter_key, accept_key = jr.split(key, 4)
+        dtype = state.points.dtype
+        step = like(self.step_size, state.points)
+        jitter = jr.uniform(jitter_key, (n, 1), dtype, *_JITTER)
+        own = step * jnp.exp(jitter)
+        length = _LENGTH * jr.uniform(length_key, (), dtype, 0.5, 1.5)
+        leaps = jnp.clip(jnp.ceil(length / step), 1, self.most_leaps).astype(jnp.int32)
+        momenta = jr.normal(momentum_key, state.points.shape, dtype)
+        pull, push_back = jax.vmap(self.metric.pull_score), jax.vmap(self.metric.unwhiten)
+
+        def leap(_: Any, moving: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+            points, momenta, _, scores = moving
+            momenta = momenta + own / 2 * pull(scores)
+            points = points + push_back(own * momenta)
+            values, scores = _look(target, points, batch)
+            return points, momenta + own / 2 * pull(scores), values, scores
+
+        first = (state.points, momenta, state.log_densities, state.scores)
+        points, last_momenta, values, scores = jax.lax.fori_loop(0, leaps, leap, first)
+        gain = values - state.log_densities - jnp.sum(last_momenta**2 - momenta**2, axis=1) / 2
+        probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
+        accepted = jr.uniform(accept_key, (n,), dtype) < probability
+        moved = state._replace(points=points, log_densities=values, scores=scores)
+        none = jnp.zeros((), jnp.int32)
+        return _chosen(accepted, moved, state)._replace(acceptance=probability, leaps=leaps, outside=none)
+
+    def _jump(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
+        """Jumps of some chains by differences of others, which stay where they are: so the jump is symmetric."""
+        n = state.points.shape[0]
+        order_key, pair_key, accept_key = jr.split(key, 3)
+        order = jr.permutation(order_key, n)
+        number = min(max(1, round(self.share * n)), n - 2)
+        jumping, others = order[:number], order[number:]
+        one_key, other_key = jr.split(pair_key)
+        one = jr.randint(one_key, (number,), 0, n - number)
+        apart = jr.randint(other_key, (number,), 1, n - number)
+        two = jnp.remainder(one + apart, n - number)  # any of them but the first
+        points = state.points[jumping] + state.points[others[one]] - state.points[others[two]]
+        values, scores = _look(target, points, batch)
+        gain = values - state.log_densities[jumping]
+        accepted = jnp.log(jr.uniform(accept_key, (number,), points.dtype)) < jnp.where(jnp.isnan(gain), -jnp.inf, gain)
+        accepted &= jnp.all(jnp.isfinite(scores), axis=1)
+        here = jax.tree.map(lambda leaf: leaf[jumping], (state.points, state.log_densities, state.scores))
+        new = [
+            jnp.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), found, old)
+            for found, old in zip((points, values, scores), here, strict=True)
+        ]
+        return state._replace(
+            points=state.points.at[jumping].set(new[0]),
+            log_densities=state.log_densities.at[jumping].set(new[1]),
+            scores=state.scores.at[jumping].set(new[2]),
+            outside=jnp.sum(~jnp.isfinite(values)).astype(jnp.int32),
+        )
+
+
+def _look(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Float[Array, " n"], Points]:
+    return jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, batch)
+
+
+def _chosen(accepted: Array, moved: ChainState, state: ChainState) -> ChainState:
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return state._replace(
+        points=choose(moved.points, state.points),
+        log_densities=choose(moved.log_densities, state.log_densities),
+        scores=choose(moved.scores, state.scores),
+    )

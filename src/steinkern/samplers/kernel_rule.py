@@ -1,0 +1,322 @@
+"""From the current particles to a kernel: which metric, whose curvature, how often refreshed.
+
+A rule has state of its own because minibatch curvature is a running average, and because factorisations are kept for
+a few steps.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..core.metric import AbstractMetric, BlocksMetric, split_columns
+from ..core.operators import AbstractOperator, Dense
+from ..core.types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like, times
+from ..kernels.bandwidth import AbstractBandwidth
+from ..kernels.matrix import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel
+from ..kernels.mixture import WEIGHTINGS, Mixture, Weighting
+from ..targets.curvature import AbstractCurvature, Repair, repaired_matrix
+from ..targets.target import AbstractTarget
+
+
+class AbstractKernelRule(eqx.Module):
+    """Builds the kernel of a step."""
+
+    @abc.abstractmethod
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> Any:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def update(
+        self, state: Any, target: AbstractTarget, points: Points, batch: Batch
+    ) -> tuple[Any, AbstractMatrixKernel]:
+        """The next state, and the kernel for this step."""
+
+    def check(self, points: Points) -> None:
+        """Raise where the rule does not fit the particles."""
+        return None
+
+    @property
+    def may_decouple(self) -> bool:
+        """Whether the kernel has numbers of its own, by which particles may not feel one another."""
+        return True
+
+    def damped(self, factor: float) -> "AbstractKernelRule | None":
+        """The same rule with `factor` times the damping of its metrics; `None` where it factorises none."""
+        return None
+
+
+class Plain(AbstractKernelRule):
+    """The same kernel at every step, its bandwidth adapted to the particles."""
+
+    kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> None:
+        return None
+
+    def update(
+        self, state: None, target: AbstractTarget, points: Points, batch: Batch
+    ) -> tuple[None, AbstractMatrixKernel]:
+        with jax.named_scope("bandwidth"):
+            return None, self.kernel.adapt(points)
+
+    def check(self, points: Points) -> None:
+        self.kernel.check(points.shape[1])
+
+    @property
+    def may_decouple(self) -> bool:
+        return _has_numbers(self.kernel)
+
+
+Measure: TypeAlias = Callable[[], AbstractOperator]
+Factorise: TypeAlias = Callable[[AbstractOperator], AbstractMetric]
+
+
+class MetricState(NamedTuple):
+    """A running average of curvature, and the metric last factorised from it."""
+
+    steps: Int[Array, ""]
+    curvature: AbstractOperator
+    metric: AbstractMetric
+
+
+class MetricSettings(eqx.Module):
+    """How curvature becomes a metric: damping, a running average over steps, and how often to factorise.
+
+    Args:
+        damping: relative to the scale of the averaged operator.
+        decay: ρ of the running average over steps, ρ_t = min(1 − 1/t, ρ); 0 uses the current curvature alone.
+        refresh_every: factorise anew every so many steps.
+        measure_every: add to the running average every so many steps; without one, curvature is measured only when
+            it is factorised.
+    """
+
+    damping: Any = eqx.field(default=1e-6, converter=as_number)
+    decay: float = eqx.field(default=0.0, static=True)
+    refresh_every: int = eqx.field(default=1, static=True)
+    measure_every: int = eqx.field(default=1, static=True)
+
+    def __check_init__(self) -> None:
+        check_positive("damping", self.damping)
+        check_share("decay", self.decay)
+        check_count("refresh_every", self.refresh_every)
+        check_count("measure_every", self.measure_every)
+        if self.refresh_every % self.measure_every:
+            raise ValueError(
+                f"`refresh_every` must be a multiple of `measure_every`, {self.measure_every}, got "
+                f"{self.refresh_every}: a metric is factorised from curvature measured at that step."
+            )
+
+    def init(self, measure: Measure, factorise: Factorise) -> MetricState:
+        """The state before the first step. Only shapes are needed: the first update fills them in."""
+
+        def empty() -> tuple[AbstractOperator, AbstractMetric]:
+            curvature = measure()
+            return curvature, factorise(curvature)
+
+        shapes = eqx.filter_eval_shape(empty)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return MetricState(jnp.zeros((), jnp.int32), *zeros)
+
+    def update(self, state: MetricState, measure: Measure, factorise: Factorise) -> MetricState:
+        """The state after this step's curvature, whose metric is the one to use now.
+
+        Args:
+            state: the state so far.
+            measure: computes the curvature of this step.
+            factorise: turns an averaged curvature into a metric.
+        """
+        due = state.steps % self.refresh_every == 0
+        steps = state.steps + 1
+        if self.decay == 0:  # nothing to remember, so curvature is measured only when it is needed
+
+            def renewed() -> tuple[AbstractOperator, AbstractMetric]:
+                curvature = measure()
+                return curvature, factorise(curvature)
+
+            return MetricState(steps, *_when(self.refresh_every, due, renewed, (state.curvature, state.metric)))
+        measurements = 1 + state.steps // self.measure_every
+        rate = jnp.minimum(1 - 1 / measurements.astype(float), self.decay)
+        wanted = state.steps % self.measure_every == 0
+
+        def blended() -> tuple[AbstractOperator, Array]:
+            curvature = state.curvature.blend(measure(), rate)
+            return curvature, _all_finite(curvature)
+
+        kept = (state.curvature, jnp.asarray(True))
+        curvature, finite = _when(self.measure_every, wanted, blended, kept)
+        metric = _when(self.refresh_every, due, lambda: factorise(curvature), state.metric)
+        # A metric of an earlier step hides that this step's curvature is not finite, and the average would remember it
+        # for ever. So the step fails at once: the loop takes it back, and its particle at fault with it.
+        metric = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
+        return MetricState(steps, curvature, metric)
+
+
+def _when(every: int, due: Array, renew: Callable[[], Any], kept: Any) -> Any:
+    return renew() if every == 1 else jax.lax.cond(due, renew, lambda: kept)
+
+
+def _all_finite(tree: Any) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree_util.tree_leaves(tree)]))
+
+
+class Averaged(AbstractKernelRule):
+    """One metric for all: Q the mean of the particles' curvatures, Eq. (15), and the constant kernel of Eq. (13).
+
+    Args:
+        curvature: what to average.
+        kernel: K0 of Eq. (12), adapted in the metric.
+        settings: damping, running average, refreshing.
+        repair: mends the *mean* where the curvature itself was left unrepaired (`Hessian(repair=None)`): Eq. (15) to
+            the letter, with negative directions mended once, after averaging.
+        per_block: a kernel of its own for each block of the curvature, such as each layer of `KFAC` (see `PerBlock`).
+    """
+
+    curvature: AbstractCurvature
+    kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
+    settings: MetricSettings = MetricSettings()
+    repair: Repair = eqx.field(default=None, static=True)
+    per_block: bool = eqx.field(default=False, static=True)
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
+        return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
+
+    def update(
+        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
+    ) -> tuple[MetricState, AbstractMatrixKernel]:
+        state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
+
+        @jax.named_scope("bandwidth")
+        def kernel(metric: AbstractMetric, own: Points) -> AbstractMatrixKernel:
+            return Preconditioned(self.kernel, metric).adapt(own)
+
+        if self.per_block:
+            return state, _over_blocks(kernel, state.metric, points)
+        return state, kernel(state.metric, points)
+
+    def check(self, points: Points) -> None:
+        if not self.per_block:
+            self.kernel.check(points.shape[1])
+
+    @property
+    def may_decouple(self) -> bool:
+        return _has_numbers(self.kernel)
+
+    def damped(self, factor: float) -> "Averaged":
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
+
+    @jax.named_scope("curvature")
+    def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
+        return self.curvature.at(target, points, batch).average()
+
+    @jax.named_scope("factorisation")
+    def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
+        if self.repair is not None:
+            if not isinstance(curvature, Dense):
+                raise ValueError(f"`repair` of the mean needs dense curvature, got {type(curvature).__name__}.")
+            curvature = Dense(repaired_matrix(curvature.matrix, self.repair, 1e-3))
+        return curvature.factorise(self.settings.damping, symmetric=not self.kernel.rotation_invariant)
+
+
+class MixtureAt(AbstractKernelRule):
+    """A metric around every anchor, Eqs. (16) to (18).
+
+    Args:
+        curvature: Q_l at the anchors.
+        kernel: K0 of Eq. (12), adapted in every anchor's metric.
+        anchors: an (l, d) array of given points, in unconstrained coordinates; `None` for the particles themselves.
+        num_anchors: use the first l particles alone (particles are exchangeable); `None` for all, as in the paper.
+        own_share: α in Q_l ← α Q_l + (1 − α) mean Q. 1 is the paper's text; the released code takes ½ in its toy study.
+        temperature, weighting: of the weights, see `Mixture`; the temperature may be a rule such as `Median()`.
+        settings: damping, running average, refreshing.
+        per_block: a mixture of its own, weights and all, for each block of the curvature (see `PerBlock`).
+    """
+
+    curvature: AbstractCurvature
+    kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
+    anchors: Float[Array, "l d"] | None = None
+    num_anchors: int | None = eqx.field(default=None, static=True)
+    own_share: Any = eqx.field(default=1.0, converter=as_number)
+    temperature: Any = eqx.field(default=1.0, converter=as_number)
+    weighting: Weighting = eqx.field(default="exact", static=True)
+    settings: MetricSettings = MetricSettings()
+    per_block: bool = eqx.field(default=False, static=True)
+
+    def __check_init__(self) -> None:
+        check_share("own_share", self.own_share)
+        if not isinstance(self.temperature, AbstractBandwidth):
+            check_positive("temperature", self.temperature)
+        check_choice("weighting", self.weighting, WEIGHTINGS)
+        if self.num_anchors is not None:
+            check_count("anchors", self.num_anchors)
+            if self.anchors is not None:
+                raise ValueError(
+                    "`anchors` and `num_anchors` exclude each other: give points, or a number of particles."
+                )
+
+    def check(self, points: Points) -> None:
+        n, d = points.shape
+        if not self.per_block:
+            self.kernel.check(d)
+        if self.num_anchors is not None and self.num_anchors > n:
+            raise ValueError(f"`anchors` must be at most the number of particles, {n}, got {self.num_anchors}.")
+        if self.anchors is not None and self.anchors.shape[1:] != (d,):
+            raise ValueError(f"`anchors` must have shape (l, {d}), got {self.anchors.shape}.")
+
+    def damped(self, factor: float) -> "MixtureAt":
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
+
+    def places(self, points: Points) -> Float[Array, "l d"]:
+        """The anchors for these particles."""
+        if self.anchors is not None:
+            return like(self.anchors, points)
+        return points if self.num_anchors is None else points[: self.num_anchors]
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
+        return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
+
+    def update(
+        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
+    ) -> tuple[MetricState, AbstractMatrixKernel]:
+        state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
+        places = self.places(points)
+
+        @jax.named_scope("bandwidth")
+        def kernel(metrics: AbstractMetric, anchors: Float[Array, "l d"], own: Points) -> AbstractMatrixKernel:
+            return Mixture.of(self.kernel, metrics, anchors, own, self.temperature, self.weighting)
+
+        if self.per_block:
+            return state, _over_blocks(kernel, state.metric, places, points)
+        return state, kernel(state.metric, places, points)
+
+    @jax.named_scope("curvature")
+    def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
+        each = self.curvature.at(target, self.places(points), batch)
+        mean = each.average()
+        return jax.vmap(lambda own: own.blend(mean, self.own_share))(each)
+
+    @jax.named_scope("factorisation")
+    def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
+        symmetric = not self.kernel.rotation_invariant
+        return jax.vmap(lambda own: own.factorise(self.settings.damping, symmetric=symmetric))(curvature)
+
+
+def _has_numbers(kernel: AbstractMatrixKernel) -> bool:
+    """Whether a kernel has a bandwidth given as a number, or a function of the user's; one by the median couples."""
+    return bool(jax.tree_util.tree_leaves(kernel))
+
+
+def _over_blocks(build: Callable[..., AbstractMatrixKernel], metric: AbstractMetric, *clouds: Points) -> PerBlock:
+    """`build(metric, *clouds)` for every block of a block-diagonal metric, on the columns of that block."""
+    if not isinstance(metric, BlocksMetric):
+        raise ValueError(
+            f"`per_block` needs curvature in blocks, such as `KFAC`, got {type(metric).__name__}. Leave it out."
+        )
+    sizes = tuple(part.size for part in metric.parts)
+    columns = zip(*(split_columns(cloud, sizes) for cloud in clouds), strict=True)
+    parts = tuple(build(part, *own) for part, own in zip(metric.parts, columns, strict=True))
+    return PerBlock(parts, sizes)

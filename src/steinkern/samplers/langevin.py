@@ -1,0 +1,185 @@
+"""Stochastic gradient Langevin dynamics as parallel, independent chains: one particle, one chain."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Int
+
+from ..core.types import (
+    Batch,
+    Key,
+    Points,
+    Scalar,
+    Vector,
+    as_number,
+    check_count,
+    check_positive_number,
+    check_share,
+    like,
+)
+from ..targets.curvature import hessian_diagonal
+from ..targets.target import AbstractTarget
+from .sampler import AbstractSampler, Info, make_info
+
+
+class LangevinState(NamedTuple):
+    """The chains and the number of steps taken."""
+
+    points: Points
+    steps: Int[Array, ""]
+
+
+class SGLD(AbstractSampler):
+    """θ ← θ + ε s(θ) + √(2ε) ξ, independently for every particle (Welling and Teh, 2011).
+
+    Args:
+        step_size: ε, a number or a schedule of the step count. In their notation ε is half the step size.
+    """
+
+    step_size: Any = eqx.field(converter=as_number)
+
+    def __check_init__(self) -> None:
+        _check_step_size(self.step_size)
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> LangevinState:
+        return LangevinState(points, jnp.zeros((), jnp.int32))
+
+    def step(
+        self, key: Key, state: LangevinState, target: AbstractTarget, batch: Batch = None
+    ) -> tuple[LangevinState, Info]:
+        size = _step_size(self.step_size, state.steps, state.points)
+        scores = target.scores(state.points, batch)
+        noise = jr.normal(key, state.points.shape, state.points.dtype)
+        moved = state.points + size * scores + jnp.sqrt(2 * size) * noise
+        info = make_info(state.points, scores, moved, scores)
+        return LangevinState(moved, state.steps + 1), info._replace(step_size=size)
+
+    @property
+    def deterministic(self) -> bool:
+        return False
+
+    @property
+    def interacting(self) -> bool:
+        return False
+
+
+class PreconditionedState(NamedTuple):
+    """The chains, the number of steps taken, and V, each chain's running second moment of its gradients."""
+
+    points: Points
+    steps: Int[Array, ""]
+    second_moment: Points
+
+
+class PSGLD(AbstractSampler):
+    """θ ← θ + ε (G s + Γ) + √(2εG) ξ with G = 1/(λ + √V): preconditioned SGLD (Li et al., 2016), a chain a particle.
+
+    V ← αV + (1−α) ḡ² is a running second moment of the mean per-example gradient ḡ of the log-likelihood (of the log
+    density itself where there are no examples); the score s is at full-data scale.
+
+    Args:
+        step_size: ε, a number or a schedule of the step count.
+        decay: α.
+        stabiliser: λ.
+        correction: include Γ_i = ∂G_i/∂θ_i, one Hessian diagonal a step. Without it, as is usual, a G that adapts
+            along the chain biases its law, towards p/G where α = 0.
+        freeze_after: stop adapting G after so many steps; the chain is then exact up to discretisation.
+    """
+
+    step_size: Any = eqx.field(converter=as_number)
+    decay: Any = eqx.field(default=0.99, converter=as_number)
+    stabiliser: Any = eqx.field(default=1e-5, converter=as_number)
+    correction: bool = eqx.field(default=False, static=True)
+    freeze_after: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self) -> None:
+        _check_step_size(self.step_size)
+        check_share("decay", self.decay)
+        check_positive_number("stabiliser", self.stabiliser)
+        if self.freeze_after is not None:
+            check_count("freeze_after", self.freeze_after)
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> PreconditionedState:
+        return PreconditionedState(points, jnp.zeros((), jnp.int32), jnp.zeros_like(points))
+
+    def step(
+        self, key: Key, state: PreconditionedState, target: AbstractTarget, batch: Batch = None
+    ) -> tuple[PreconditionedState, Info]:
+        points = state.points
+        size = _step_size(self.step_size, state.steps, points)
+        adapting = jnp.asarray(True) if self.freeze_after is None else state.steps < self.freeze_after
+
+        def one(point: Vector, second_moment: Vector) -> tuple[Vector, Vector, Vector, Vector]:
+            return self._drift(target, batch, point, second_moment, adapting)
+
+        scores, drift, preconditioner, second_moment = jax.vmap(one)(points, state.second_moment)
+        noise = jr.normal(key, points.shape, points.dtype)
+        moved = points + size * drift + jnp.sqrt(2 * size * preconditioner) * noise
+        info = make_info(points, drift, moved, scores)
+        return PreconditionedState(moved, state.steps + 1, second_moment), info._replace(step_size=size)
+
+    @property
+    def deterministic(self) -> bool:
+        return False
+
+    @property
+    def interacting(self) -> bool:
+        return False
+
+    def _drift(
+        self, target: AbstractTarget, batch: Batch, point: Vector, second_moment: Vector, adapting: Array
+    ) -> tuple[Vector, Vector, Vector, Vector]:
+        """Score, drift G s + Γ, preconditioner G, and the next V of one chain."""
+
+        def mean_log_example(x: Vector) -> Scalar:
+            return target.mean_log_example(x, batch)
+
+        likelihood, mean_gradient = jax.value_and_grad(mean_log_example)(point)
+        base, base_gradient = jax.value_and_grad(target.log_base)(point)
+        number = like(target.num_data_in(batch), point)
+        score = like(target.power, point) * (base_gradient + number * mean_gradient)
+        score = jnp.where(jnp.isfinite(likelihood + base), score, jnp.nan)  # as `AbstractTarget.score` has it
+
+        new_share = jnp.where(adapting, 1 - like(self.decay, point), 0)
+        second_moment = (1 - new_share) * second_moment + new_share * mean_gradient**2
+        root = jnp.sqrt(second_moment)
+        preconditioner = 1 / (like(self.stabiliser, point) + root)
+        drift = preconditioner * score
+        if self.correction:
+            safe = jnp.where(root > 0, root, 1)
+            derivative = new_share * mean_gradient * hessian_diagonal(mean_log_example, point) / safe
+            drift = drift - preconditioner**2 * derivative
+        return score, drift, preconditioner, second_moment
+
+
+def sgld(step_size: Any) -> SGLD:
+    """Stochastic gradient Langevin dynamics; see `SGLD`."""
+    return SGLD(step_size)
+
+
+def psgld(
+    step_size: Any,
+    *,
+    decay: float = 0.99,
+    stabiliser: float = 1e-5,
+    correction: bool = False,
+    freeze_after: int | None = None,
+) -> PSGLD:
+    """Preconditioned stochastic gradient Langevin dynamics; see `PSGLD` for the arguments."""
+    return PSGLD(step_size, decay, stabiliser, correction, freeze_after)
+
+
+def _check_step_size(step_size: Any) -> None:
+    if not callable(step_size):
+        check_positive_number("step_size", step_size)
+
+
+def _step_size(step_size: Any, count: Array, points: Points) -> Scalar:
+    size = step_size(count) if callable(step_size) else step_size
+    if size is None or jnp.shape(size) != () or jnp.iscomplexobj(size):
+        got = "None" if size is None else f"an array of {jnp.result_type(size)}{list(jnp.shape(size))}"
+        raise ValueError(f"`step_size` must be one real number, or a schedule that returns one, got {got}.")
+    return like(size, points)

@@ -1,0 +1,95 @@
+"""The contract that every sampler keeps: data plus `init` and `step`."""
+
+import abc
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..core.types import Batch, Key, Points, Scalar
+from ..kernels.diagnostics import stein_ratio
+from ..kernels.matrix import AbstractMatrixKernel
+from ..targets.target import AbstractTarget
+
+
+class State(Protocol):
+    """What a sampler carries from step to step; at least the particles."""
+
+    @property
+    def points(self) -> Float[Array, "n d"]:
+        """The particles, in unconstrained coordinates."""
+        ...
+
+
+class Info(NamedTuple):
+    """What a step tells about itself."""
+
+    velocity_norm: Scalar
+    """Root mean square, over particles and coordinates, of the velocity (of the drift, for Langevin samplers)."""
+    step_size: Scalar
+    """Root mean square of the move over that of the velocity: the effective step size."""
+    stein_ratio: Scalar
+    """See `steinkern.stein_ratio`: 1 in expectation at exact draws, above it where particles have spread too far."""
+
+
+class AbstractSampler(eqx.Module):
+    """Moves particles. One step is a pure function of (key, state, target, batch)."""
+
+    @abc.abstractmethod
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> Any:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def step(self, key: Key, state: Any, target: AbstractTarget, batch: Batch = None) -> tuple[Any, Info]:
+        """The next state, and what happened."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the particles come to rest, so that a run can converge."""
+        return True
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether the sampler needs the gradient of the target."""
+        return True
+
+    def target_at(self, state: Any, target: AbstractTarget) -> AbstractTarget:
+        """The target that the particles of `state` stand for: another one where a sampler moves shared parameters."""
+        return target
+
+    @property
+    def interacting(self) -> bool:
+        """Whether the particles keep one another apart, so that their spread is meant to be the target's."""
+        return True
+
+    @property
+    def samples_target(self) -> bool:
+        """Whether the particles are meant as draws of the target, so that they can be checked against it."""
+        return True
+
+    def coupling(self, state: Any, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
+        """The kernel of the next step, where its numbers may be such that particles do not feel one another."""
+        return None
+
+    def damped(self, factor: float) -> "AbstractSampler | None":
+        """The same sampler with `factor` times the damping of its metrics; `None` where it factorises none."""
+        return None
+
+    def check(self, points: Points) -> None:
+        """Raise where the sampler does not fit the particles, before anything runs."""
+        return None
+
+
+def root_mean_square(values: Array) -> Scalar:
+    """√ mean(values²)."""
+    return jnp.sqrt(jnp.mean(values**2))
+
+
+def make_info(points: Points, velocity: Points, moved: Points, scores: Points | None) -> Info:
+    """The `Info` of a step from `points` to `moved`."""
+    norm = root_mean_square(velocity)
+    length = root_mean_square(moved - points)
+    size = length / jnp.where(norm > 0, norm, 1)
+    ratio = jnp.full((), jnp.nan, points.dtype) if scores is None else stein_ratio(points, scores)
+    return Info(norm, size, ratio)

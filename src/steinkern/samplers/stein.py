@@ -1,0 +1,308 @@
+"""Samplers that move particles along a Stein velocity: SVGD with any kernel rule, gradient-free SVGD, SVN."""
+
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ..core.arrays import as_array, as_points
+from ..core.metric import AbstractMetric, DiagonalMetric
+from ..core.particles import Scored
+from ..core.types import (
+    Batch,
+    Key,
+    Points,
+    as_number,
+    check_callable,
+    check_choice,
+    check_positive,
+    is_concrete,
+    is_real_number,
+    times,
+)
+from ..kernels.matrix import AbstractMatrixKernel, as_matrix_kernel, check_scalar_kernel, tilted_velocity
+from ..kernels.mixture import Weighting
+from ..kernels.scalar import RBF, AbstractScalarKernel
+from ..targets.curvature import AbstractCurvature
+from ..targets.target import AbstractTarget, LogDensity
+from .kernel_rule import AbstractKernelRule, Averaged, MetricSettings, MixtureAt, Plain
+from .newton import newton_velocity
+from .sampler import AbstractSampler, Info, make_info
+
+
+class SteinState(NamedTuple):
+    """The particles, and what the optimiser and the kernel rule remember."""
+
+    points: Points
+    optimiser: Any
+    rule: Any
+
+
+class SVGD(AbstractSampler):
+    """x_i ← x_i + ε φ(x_i): Algorithm 1 of Wang et al. (2019), with any kernel rule and any optax step rule."""
+
+    rule: AbstractKernelRule
+    optimiser: optax.GradientTransformation
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+        return SteinState(points, self.optimiser.init(points), self.rule.init(target, points, batch))
+
+    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+        scores = target.scores(state.points, batch)
+        rule, kernel = self.rule.update(state.rule, target, state.points, batch)
+        with jax.named_scope("velocity"):
+            velocity = kernel.velocity(state.points, Scored.uniform(state.points, scores))
+        return transported(self.optimiser, state, velocity, scores, rule)
+
+    def check(self, points: Points) -> None:
+        self.rule.check(points)
+
+    def coupling(self, state: SteinState, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
+        if not self.rule.may_decouple:
+            return None
+        return self.rule.update(state.rule, target, state.points, batch)[1]
+
+    def damped(self, factor: float) -> "SVGD | None":
+        rule = self.rule.damped(factor)
+        return None if rule is None else SVGD(rule, self.optimiser)
+
+
+class GradientFreeSVGD(AbstractSampler):
+    """SVGD that never differentiates the target: importance weights w = ρ/p and the score of a surrogate ρ.
+
+    K(x, y) = k(x, y) w(x) w(y) I turns the score s into s + ∇log w = ∇log ρ (Han and Liu, 2018).
+
+    Args:
+        rule: the kernel k, by a rule that needs no curvature.
+        surrogate: log ρ, a function of the parameters like the target's log density.
+        optimiser: the step rule.
+        normalise: divide the weights by their sum over the particles and drop the outer w(x), as Han and Liu do in
+            practice: the direction no longer depends on unknown constants. False is the kernel above to the letter.
+    """
+
+    rule: AbstractKernelRule
+    surrogate: Any
+    optimiser: optax.GradientTransformation
+    normalise: bool = eqx.field(default=True, static=True)
+
+    def __check_init__(self) -> None:
+        check_callable("surrogate", self.surrogate, "a log density, a function of the parameters")
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+        return SteinState(points, self.optimiser.init(points), self.rule.init(target, points, batch))
+
+    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+        points = state.points
+        surrogate = LogDensity(self.surrogate, support=target.support, space=target.space, shared=target.shared)
+        log_rho, surrogate_scores = jax.vmap(jax.value_and_grad(surrogate.log_density))(points)
+        log_weights = log_rho - target.log_densities(points, batch)
+        if self.normalise:
+            # Uniform weights are 1/n, so n × softmax makes w = 1 the vanilla velocity.
+            log_weights = jax.nn.log_softmax(log_weights) + jnp.log(jnp.asarray(points.shape[0], points.dtype))
+        rule, kernel = self.rule.update(state.rule, target, points, batch)
+        source = Scored.uniform(points, surrogate_scores)
+        velocity = tilted_velocity(kernel, points, source, log_weights, jnp.zeros_like(points))
+        if not self.normalise:
+            velocity = jnp.exp(log_weights)[:, None] * velocity
+        return transported(self.optimiser, state, velocity, None, rule)
+
+    def check(self, points: Points) -> None:
+        self.rule.check(points)
+
+    @property
+    def differentiates(self) -> bool:
+        return False
+
+
+class SVN(AbstractSampler):
+    """x_i ← x_i + ε H̃_i⁻¹ φ_k(x_i): Stein variational Newton (Detommaso et al., 2018), Eq. (19).
+
+    Args:
+        curvature: H(x). The matrices H̃_i add rank-one terms, so a structured operator is used as a dense matrix here.
+        kernel: a radial scalar kernel.
+        optimiser: the step rule.
+        metric: "mean" measures the kernel's distances in the mean curvature; "identity" in the coordinates as they
+            are. With "mean" and the fixed bandwidth d, `RBF(d)`, it is the scaled Hessian kernel of Detommaso et al.
+        damping: of the solves, relative to the scale of each H̃_i.
+    """
+
+    curvature: AbstractCurvature
+    kernel: AbstractScalarKernel
+    optimiser: optax.GradientTransformation
+    metric: Literal["mean", "identity"] = eqx.field(default="mean", static=True)
+    damping: Any = eqx.field(default=1e-6, converter=as_number)
+
+    def __check_init__(self) -> None:
+        check_choice("metric", self.metric, ("mean", "identity"))
+        check_positive("damping", self.damping)
+
+    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+        return SteinState(points, self.optimiser.init(points), None)
+
+    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+        points = state.points
+        scores = target.scores(points, batch)
+        curvature = self.curvature.at(target, points, batch)
+        if self.metric == "mean":
+            metric: AbstractMetric = curvature.average().factorise(self.damping)
+        else:
+            metric = DiagonalMetric(jnp.ones(points.shape[1], points.dtype))
+        kernel = self.kernel.adapt(jax.vmap(metric.whiten)(points))
+        hessians = jax.vmap(lambda own: own.as_matrix())(curvature)
+        velocity = newton_velocity(kernel, metric, Scored.uniform(points, scores), hessians, self.damping)
+        return transported(self.optimiser, state, velocity, scores, None)
+
+    def damped(self, factor: float) -> "SVN":
+        return eqx.tree_at(lambda sampler: sampler.damping, self, times(self.damping, factor))
+
+
+def transported(
+    optimiser: optax.GradientTransformation, state: SteinState, velocity: Points, scores: Points | None, rule: Any
+) -> tuple[SteinState, Info]:
+    """The particles moved along `velocity` by the step rule. Optax descends: its minus sign stands here alone."""
+    with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats inside
+        updates, optimiser_state = optimiser.update(-velocity, state.optimiser, state.points)
+        moved = optax.apply_updates(state.points, updates)
+    return SteinState(moved, optimiser_state, rule), make_info(state.points, velocity, moved, scores)
+
+
+def svgd(kernel: Any = None, optimiser: Any = None) -> SVGD:
+    """Stein variational gradient descent with one kernel for all particles.
+
+    Args:
+        kernel: a scalar kernel (times the identity), a matrix kernel such as `Graphical(...)`, or a plain function
+            K(x, y) with a d×d result. `RBF()` with the median bandwidth by default: vanilla SVGD.
+        optimiser: an optax optimiser, or a number for Adagrad with that learning rate. Keep one optimiser object for
+            several fits: a new one compiles anew.
+    """
+    return SVGD(Plain(as_matrix_kernel(RBF() if kernel is None else kernel)), as_optimiser(optimiser))
+
+
+def matrix_svgd(
+    kind: Literal["average", "mixture"],
+    curvature: AbstractCurvature,
+    kernel: Any = None,
+    optimiser: Any = None,
+    *,
+    damping: Any = 1e-6,
+    decay: float = 0.0,
+    refresh_every: int = 1,
+    measure_every: int = 1,
+    per_block: bool = False,
+    anchors: Any = None,
+    own_share: Any = 1.0,
+    temperature: Any = 1.0,
+    weighting: Weighting = "exact",
+) -> SVGD:
+    """Matrix-SVGD: one metric for all ("average", Eqs. (13) to (15)) or one an anchor ("mixture", Eqs. (16) to (18)).
+
+    Args:
+        kind: "average" or "mixture".
+        curvature: what the metrics are made of, such as `Hessian()` or `Fisher(model, Bernoulli())`.
+        kernel: K0 of Eq. (12); `RBF()` with the median bandwidth in the metric by default.
+        optimiser: an optax optimiser, or a number for Adagrad with that learning rate.
+        damping: added to every metric, relative to its mean eigenvalue.
+        decay: of the running average of curvature over minibatches, min(1 − 1/t, decay); 0 for none.
+        refresh_every: factorise the metric anew every so many steps.
+        measure_every: add to the running average every so many steps.
+        per_block: a kernel of its own for each block of the curvature, such as each layer of `KFAC`.
+        anchors: for the mixture, `None` for all particles, a number of them, or an (l, d) array of points in
+            unconstrained coordinates.
+        own_share: for the mixture, α in Q_l ← α Q_l + (1 − α) mean Q.
+        temperature: for the mixture's weights; 1 is Eq. (17). In many dimensions a rule such as `Median()` keeps the
+            particles coupled.
+        weighting: for the mixture's weights; "exact" is Eq. (17).
+    """
+    check_choice("kind", kind, ("average", "mixture"))
+    if not isinstance(curvature, AbstractCurvature):
+        raise ValueError(f"`curvature` must be a curvature such as `Hessian()`, got {curvature!r}.")
+    base = as_matrix_kernel(RBF() if kernel is None else kernel)
+    settings = MetricSettings(damping, decay, refresh_every, measure_every)
+    if kind == "average":
+        extra = {"anchors": anchors is None, "own_share": _is_one(own_share), "temperature": _is_one(temperature)}
+        for name, default in {**extra, "weighting": weighting == "exact"}.items():
+            if not default:
+                raise ValueError(f"`{name}` belongs to kind 'mixture', got it with kind 'average'.")
+        return SVGD(Averaged(curvature, base, settings, per_block=per_block), as_optimiser(optimiser))
+    counted = isinstance(anchors, int | np.integer) and not isinstance(anchors, bool)
+    number = int(anchors) if counted else None
+    places = None if anchors is None or number is not None else _as_anchors(anchors)
+    rule = MixtureAt(curvature, base, places, number, own_share, temperature, weighting, settings, per_block)
+    return SVGD(rule, as_optimiser(optimiser))
+
+
+def gradient_free_svgd(
+    surrogate: Any, kernel: Any = None, optimiser: Any = None, *, normalise: bool = True
+) -> GradientFreeSVGD:
+    """SVGD for targets that cannot be differentiated; see `GradientFreeSVGD` for the arguments."""
+    base = as_matrix_kernel(RBF() if kernel is None else kernel)
+    return GradientFreeSVGD(Plain(base), surrogate, as_optimiser(optimiser), normalise)
+
+
+def svn(
+    curvature: AbstractCurvature,
+    kernel: AbstractScalarKernel | None = None,
+    optimiser: Any = None,
+    *,
+    metric: Literal["mean", "identity"] = "mean",
+    damping: Any = 1e-6,
+) -> SVN:
+    """Stein variational Newton; see `SVN` for the arguments."""
+    if not isinstance(curvature, AbstractCurvature):
+        raise ValueError(f"`curvature` must be a curvature such as `Hessian()`, got {curvature!r}.")
+    if kernel is not None:
+        check_scalar_kernel("kernel", kernel)
+    return SVN(curvature, RBF() if kernel is None else kernel, as_optimiser(optimiser), metric, damping)
+
+
+def _as_anchors(anchors: Any) -> Points:
+    places = as_array("anchors", anchors)
+    if places.ndim != 2:
+        raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {places.shape}.")
+    places = as_points("anchors", places)
+    if is_concrete(places) and not bool(jnp.all(jnp.isfinite(places))):
+        raise ValueError("`anchors` must be finite, got NaN or infinity among them.")
+    return places
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, int | float) and value == 1
+
+
+def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
+    """An optax optimiser as it is; a number, or a schedule, as Adagrad's learning rate; `None` as the default."""
+    if optimiser is None:
+        return _adagrad(0.3)
+    if isinstance(optimiser, bool):
+        raise ValueError(f"`optimiser` must be a positive number, got {optimiser!r}.")
+    if is_real_number(optimiser):
+        check_positive("optimiser", optimiser)
+        if not is_concrete(optimiser):  # many learning rates at once, under `vmap`
+            return optax.adagrad(optimiser, initial_accumulator_value=0.0)
+        return _adagrad(float(optimiser))
+    if callable(optimiser) and _is_schedule(optimiser):
+        return _adagrad(optimiser)
+    if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
+        raise ValueError(
+            f"`optimiser` must be an optax optimiser, a learning rate or a schedule of one, got {optimiser!r}."
+        )
+    return optimiser
+
+
+def _is_schedule(function: Any) -> bool:
+    """Whether it gives a number for a count of steps; `optax.adam`, not called, gives an optimiser."""
+    try:
+        value = function(0)
+    except Exception:
+        return False
+    return is_real_number(value)
+
+
+@cache
+def _adagrad(learning_rate: Any) -> optax.GradientTransformation:
+    # One object for one learning rate: a compiled step is found again by the identity of its optimiser.
+    return optax.adagrad(learning_rate, initial_accumulator_value=0.0)

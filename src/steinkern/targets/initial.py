@@ -1,0 +1,154 @@
+"""First particles: from a prior, from a Gaussian, or around a mode."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from ..core.arrays import as_array, as_concrete_data, as_concrete_key, as_key, as_particle, check_concrete
+from ..core.errors import explained, shapes
+from ..core.metric import AbstractMetric
+from ..core.programs import compiled
+from ..core.types import (
+    Batch,
+    Key,
+    KeyLike,
+    LogDensityFunction,
+    PyTree,
+    Scalar,
+    Vector,
+    check_callable,
+    check_count,
+    check_positive,
+    like,
+)
+from .curvature import Hessian
+from .supports import Space
+from .target import AbstractTarget, as_target
+
+
+def prior(key: KeyLike, draw: Callable[[Key], PyTree], num_particles: int) -> PyTree:
+    """Independent draws: `draw(key)` gives one particle's pytree."""
+    check_count("num_particles", num_particles)
+    check_callable("draw", draw, "a function of a key that gives one particle")
+    return jax.vmap(draw)(jr.split(as_key(key), num_particles))
+
+
+def gaussian(key: KeyLike, centre: PyTree, num_particles: int, scale: Any = 1.0, support: PyTree = None) -> PyTree:
+    """Normal draws around one particle's pytree `centre`, with standard deviation `scale` in every coordinate.
+
+    With `support` (see `steinkern.LogDensity`) the noise is added in unconstrained coordinates, so that all particles
+    lie inside.
+    """
+    check_count("num_particles", num_particles)
+    key, centre = as_key(key), as_particle("centre", centre)
+    space = Space.of(centre, support)
+    space.check(jax.tree.map(lambda leaf: leaf[None], centre), "centre")
+    middle = space.unconstrain(centre)
+    noise = jr.normal(key, (num_particles, middle.shape[0]), middle.dtype)
+    return jax.vmap(space.constrain)(middle[None, :] + _as_scale(scale, middle)[None, :] * noise)
+
+
+def _as_scale(value: Any, point: Vector) -> Array:
+    """A positive standard deviation for all coordinates, or one for each."""
+    if isinstance(value, list | tuple | np.ndarray):
+        value = as_array("scale", value)
+    check_positive("scale", value)
+    if jnp.shape(value) not in ((), (1,), point.shape):
+        raise ValueError(
+            f"`scale` must be one number, or one for each of the {point.shape[0]} coordinates, got shape "
+            f"{jnp.shape(value)}."
+        )
+    return jnp.broadcast_to(like(value, point), point.shape)
+
+
+def around_mode(
+    key: KeyLike,
+    target: AbstractTarget | LogDensityFunction,
+    start: PyTree,
+    num_particles: int,
+    data: Batch = None,
+    *,
+    scale: Any = 1.0,
+    max_steps: int = 500,
+) -> PyTree:
+    """Normal draws around a mode, with the covariance of the Laplace approximation times scale².
+
+    The mode is that of the density in unconstrained coordinates, found by L-BFGS from `start`; the covariance is the
+    inverse of the repaired Hessian there. A good start for everything else; not a posterior by itself.
+
+    Args:
+        key: PRNG key.
+        target: as for `fit`.
+        start: one particle's pytree, in the parameters' own coordinates.
+        num_particles: how many to draw.
+        data: as for `fit`; all of them are used.
+        scale: widens (above 1) or narrows the draws.
+        max_steps: of L-BFGS.
+    """
+    check_count("num_particles", num_particles)
+    check_count("max_steps", max_steps)
+    key, start, data = as_concrete_key(key), as_particle("start", start), as_concrete_data(data)
+    check_concrete("start", start)
+    if any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(start)):
+        raise ValueError("`start` must be in float32 or float64: the curvature at a mode is factorised.")
+    bound = as_target(target).bind(start)
+    assert bound.space is not None
+    bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
+    bound.check_data(data, None)
+    scales = _as_scale(scale, bound.space.unconstrain(start))
+    given = "" if data is None else f", and `data`, {shapes(data, 0)}"
+    with explained(f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other shapes?"):
+        vector, metric, value, offset = _laplace(bound, bound.space.unconstrain(start), data, max_steps)
+    noise = jr.normal(key, (num_particles, vector.shape[0]), vector.dtype)
+    points = vector[None, :] + scales[None, :] * jax.vmap(metric.unwhiten)(noise)
+    if not (bool(jnp.all(jnp.isfinite(points))) and bool(jnp.isfinite(value))):
+        raise ValueError(
+            "`start` leads nowhere: the search for a mode met NaN or infinity. Start closer to the data, and see that "
+            "`data` holds no NaN."
+        )
+    if offset > 0.1:
+        raise ValueError(
+            f"`start` leads to no mode within {max_steps} steps: the search ended {float(offset):.2g} standard "
+            "deviations from where the gradient would vanish. Raise `max_steps`, start closer, or see that the density "
+            "is proper."
+        )
+    return jax.vmap(bound.space.constrain)(points)
+
+
+@compiled
+def _laplace(
+    target: AbstractTarget, start: Vector, data: Batch, max_steps: int
+) -> tuple[Vector, AbstractMetric, Scalar, Scalar]:
+    """The mode, the metric there, log p there, and how far the mode still is, in standard deviations a coordinate."""
+    mode = _minimise(lambda x: -target.log_density(x, data), start, max_steps)
+    metric = Hessian()(target, mode, data).factorise(1e-6)
+    offset = jnp.sqrt(jnp.mean(metric.pull_score(target.score(mode, data)) ** 2))
+    return mode, metric, target.log_density(mode, data), offset
+
+
+def _minimise(loss: Callable[[Vector], Scalar], start: Vector, max_steps: int) -> Vector:
+    """L-BFGS until the gradient has fallen to the square root of the precision, relative to where it began."""
+    solver = optax.lbfgs()
+    value_and_grad = optax.value_and_grad_from_state(loss)
+    first = optax.tree.norm(jax.grad(loss)(start))
+    enough = first * float(jnp.finfo(start.dtype).eps) ** 0.5
+
+    def unfinished(carry: tuple[Vector, Any, Array]) -> Array:
+        _, state, count = carry
+        size = optax.tree.norm(optax.tree.get(state, "grad"))
+        return (count == 0) | ((count < max_steps) & (size > enough))
+
+    def step(carry: tuple[Vector, Any, Array]) -> tuple[Vector, Any, Array]:
+        x, state, count = carry
+        value, gradient = value_and_grad(x, state=state)
+        updates, state = solver.update(gradient, state, x, value=value, grad=gradient, value_fn=loss)
+        return optax.apply_updates(x, updates), state, count + 1
+
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integer types inside
+        return jax.lax.while_loop(unfinished, step, (start, solver.init(start), jnp.zeros((), jnp.int32)))[0]

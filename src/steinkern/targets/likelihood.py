@@ -1,0 +1,149 @@
+"""Likelihoods of a model's output, with their exact (expected) Fisher information in that output."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..core.arrays import as_numpy
+from ..core.types import Matrix, Scalar, as_number, check_positive, is_concrete, like
+
+
+class AbstractLikelihood(eqx.Module):
+    """p(y | output) for one example, where the output is a vector that a model computes."""
+
+    @abc.abstractmethod
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        """Log p(label | output)."""
+
+    @abc.abstractmethod
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        """−E_y ∇² log p(y | output), k×k; it does not depend on the observed label."""
+
+    def check(self, labels: Any, num_outputs: int | None = None) -> None:
+        """Raise `ValueError` where some of `labels`, one a row, is none that this likelihood knows.
+
+        Inside a compiled log density there is nothing to raise with: there such a label has log-probability NaN, and
+        so has its gradient, which `fit` refuses or ends at.
+
+        Args:
+            labels: any number of them, with a leading axis of examples; traced ones pass.
+            num_outputs: of the model, where it matters.
+        """
+        return None
+
+
+class Bernoulli(AbstractLikelihood):
+    """Labels 0 or 1; each output is a logit. One logit a label."""
+
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        label = _real(label, output).reshape(output.shape)
+        sign = jnp.where((label == 0) | (label == 1), 2 * label - 1, jnp.nan)
+        return jnp.sum(jax.nn.log_sigmoid(sign * output))
+
+    def check(self, labels: Any, num_outputs: int | None = None) -> None:
+        if is_concrete(labels):
+            given = as_numpy("labels", labels)
+            known = np.isin(given, (0, 1)) & (not np.iscomplexobj(given))
+            _refuse(given, known, "0 or 1", "Write labels of −1 and +1 as `(labels + 1) / 2`.")
+
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        probability = jax.nn.sigmoid(output)
+        return jnp.diag(probability * (1 - probability))
+
+
+class Categorical(AbstractLikelihood):
+    """Labels 0 … k−1; the outputs are logits (softmax regression)."""
+
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        if jnp.size(label) != 1:
+            raise ValueError(
+                f"`label` must be one class, a whole number, got shape {jnp.shape(label)}. Of one-hot labels take "
+                "`argmax(axis=-1)`."
+            )
+        label = jnp.asarray(label).reshape(())
+        if label.dtype.itemsize < 4:  # too narrow to count many classes
+            label = label.astype(jnp.float32 if jnp.issubdtype(label.dtype, jnp.floating) else jnp.int32)
+        # By comparison, not by an index: a gather under `vmap` takes another class for one out of range.
+        chosen = jnp.arange(output.shape[0]).astype(label.dtype) == label
+        known = jnp.where(jnp.any(chosen), jnp.ones((), output.dtype), jnp.nan)
+        return jnp.sum(jnp.where(chosen | jnp.isnan(known), jax.nn.log_softmax(known * output), 0))
+
+    def check(self, labels: Any, num_outputs: int | None = None) -> None:
+        if is_concrete(labels):
+            given = as_numpy("labels", labels)
+            given = np.where(np.iscomplexobj(given), np.nan, given.real)
+            known = (given >= 0) & (given == np.round(given)) & (True if num_outputs is None else given < num_outputs)
+            last = "k − 1" if num_outputs is None else str(num_outputs - 1)
+            _refuse(given, known, f"classes 0 … {last}", "Count them from 0, and give the model an output for each.")
+
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        probability = jax.nn.softmax(output)
+        return jnp.diag(probability) - probability[:, None] * probability[None, :]
+
+
+class Gaussian(AbstractLikelihood):
+    """Labels with independent normal noise; the outputs are the means. One variance, or one an output."""
+
+    variance: Any = eqx.field(default=1.0, converter=as_number)
+
+    def __check_init__(self) -> None:
+        check_positive("variance", self.variance)
+
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        variance = like(self.variance, output)
+        residual = _real(label, output).reshape(output.shape) - output
+        return -0.5 * jnp.sum(residual**2 / variance + jnp.log(2 * jnp.pi * variance))
+
+    def check(self, labels: Any, num_outputs: int | None = None) -> None:
+        _check_finite(labels)
+
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        return jnp.diag(1 / jnp.broadcast_to(like(self.variance, output), output.shape))
+
+
+class GaussianNoise(AbstractLikelihood):
+    """Labels with independent normal noise of unknown variance; the outputs are m means and, last, its logarithm.
+
+    A model that appends a parameter of its own to its prediction so infers the noise with everything else. Means and
+    variance are orthogonal: the Fisher information is diagonal, 1/variance for each mean and m/2 for the logarithm.
+    """
+
+    def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
+        mean, log_variance = output[:-1], output[-1]
+        residual = _real(label, output).reshape(mean.shape) - mean
+        return -0.5 * jnp.sum(residual**2 * jnp.exp(-log_variance) + log_variance + jnp.log(2 * jnp.pi))
+
+    def check(self, labels: Any, num_outputs: int | None = None) -> None:
+        _check_finite(labels)
+
+    def fisher(self, output: Float[Array, " k"]) -> Matrix:
+        means = output.shape[0] - 1
+        precision = jnp.full((means,), 1, output.dtype) * jnp.exp(-output[-1])
+        return jnp.diag(jnp.concatenate([precision, jnp.full((1,), means / 2, output.dtype)]))
+
+
+def _real(label: Any, output: Array) -> Array:
+    """A label in the precision of the output; a complex one would lose its imaginary part."""
+    if jnp.iscomplexobj(label):
+        raise ValueError(f"`label` must be a real number, got {jnp.result_type(label)}.")
+    return like(label, output)
+
+
+def _check_finite(labels: Any) -> None:
+    """Raise unless every label is a finite real number; traced ones pass."""
+    if is_concrete(labels):
+        given = as_numpy("labels", labels)
+        known = np.isfinite(given) & (not np.iscomplexobj(given))
+        _refuse(given, known, "finite real numbers", "Leave out rows without one.")
+
+
+def _refuse(labels: np.ndarray, known: np.ndarray, expected: str, way_out: str) -> None:
+    """Raise unless every label is known."""
+    if not np.all(known):
+        shown = ", ".join(f"{value:g}" for value in np.unique(labels[~known].real.astype(np.float64))[:3])
+        raise ValueError(f"`labels` must be {expected}, got {shown} among {labels.size}. {way_out}")

@@ -1,0 +1,325 @@
+"""Constrained parameters by smooth bijections from unconstrained space, each with its log-Jacobian.
+
+Particles move in unconstrained coordinates u; the target there is p(T(u)) |det ∇T(u)|. Leaving out the determinant
+samples another posterior, so it lives in the same object as the map.
+"""
+
+import abc
+from collections import OrderedDict
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..core.particles import Layout
+from ..core.types import PyTree, Scalar, Vector, is_concrete, like
+
+
+class AbstractSupport(eqx.Module):
+    """The set in which one leaf of the parameters lives, with a bijection onto it from unconstrained space."""
+
+    @abc.abstractmethod
+    def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
+        """T(u), the parameter."""
+
+    @abc.abstractmethod
+    def unconstrain(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+        """T⁻¹(value)."""
+
+    @abc.abstractmethod
+    def log_jacobian(self, free: Float[Array, "..."]) -> Scalar:
+        """Log |det ∇T(u)|, over the whole leaf."""
+
+    @abc.abstractmethod
+    def contains(self, value: np.ndarray) -> bool:
+        """Whether `value` lies inside; checked for the first particles, before anything runs."""
+
+
+def _bound(name: str, value: Any) -> Any:
+    """A bound: a finite real number, or an array of them; traced ones pass."""
+    if not is_concrete(value):
+        return value
+    try:
+        numbers = np.asarray(value)
+    except (TypeError, ValueError):
+        numbers = np.asarray(None)
+    real = jnp.issubdtype(numbers.dtype, np.floating) or jnp.issubdtype(numbers.dtype, np.integer)
+    if not (real and np.all(np.isfinite(numbers.astype(np.float64)))):
+        raise ValueError(
+            f"`{name}` must be a finite number, got {value!r}. Without a bound on a side use `greater_than`, "
+            "`less_than` or `real`."
+        )
+    return value if isinstance(value, jax.Array) else numbers.astype(np.float64)
+
+
+class Real(AbstractSupport):
+    """No constraint."""
+
+    def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
+        return free
+
+    def unconstrain(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+        return value
+
+    def log_jacobian(self, free: Float[Array, "..."]) -> Scalar:
+        return jnp.zeros((), free.dtype)
+
+    def contains(self, value: np.ndarray) -> bool:
+        return bool(np.all(np.isfinite(value)))
+
+
+class GreaterThan(AbstractSupport):
+    """(lower, ∞), by lower + exp(u)."""
+
+    lower: Any = eqx.field(converter=lambda value: _bound("lower", value))
+
+    def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
+        return like(self.lower, free) + jnp.exp(free)
+
+    def unconstrain(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.log(value - like(self.lower, value))
+
+    def log_jacobian(self, free: Float[Array, "..."]) -> Scalar:
+        return jnp.sum(free)
+
+    def contains(self, value: np.ndarray) -> bool:
+        return bool(np.all(value > np.asarray(self.lower)))
+
+
+class LessThan(AbstractSupport):
+    """(−∞, upper), by upper − exp(u)."""
+
+    upper: Any = eqx.field(converter=lambda value: _bound("upper", value))
+
+    def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
+        return like(self.upper, free) - jnp.exp(free)
+
+    def unconstrain(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.log(like(self.upper, value) - value)
+
+    def log_jacobian(self, free: Float[Array, "..."]) -> Scalar:
+        return jnp.sum(free)
+
+    def contains(self, value: np.ndarray) -> bool:
+        return bool(np.all(value < np.asarray(self.upper)))
+
+
+class Interval(AbstractSupport):
+    """(lower, upper), by the logistic function."""
+
+    lower: Any = eqx.field(converter=lambda value: _bound("lower", value))
+    upper: Any = eqx.field(converter=lambda value: _bound("upper", value))
+
+    def __check_init__(self) -> None:
+        if is_concrete(self.lower) and is_concrete(self.upper) and np.any(self.lower >= self.upper):
+            raise ValueError(f"`lower` must be below `upper`, got {self.lower} and {self.upper}.")
+
+    def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
+        lower, upper = like(self.lower, free), like(self.upper, free)
+        return lower + (upper - lower) * jax.nn.sigmoid(free)
+
+    def unconstrain(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.log(value - like(self.lower, value)) - jnp.log(like(self.upper, value) - value)
+
+    def log_jacobian(self, free: Float[Array, "..."]) -> Scalar:
+        width = like(self.upper, free) - like(self.lower, free)
+        return jnp.sum(jnp.log(width) + jax.nn.log_sigmoid(free) + jax.nn.log_sigmoid(-free))
+
+    def contains(self, value: np.ndarray) -> bool:
+        return bool(np.all((value > np.asarray(self.lower)) & (value < np.asarray(self.upper))))
+
+
+class Simplex(AbstractSupport):
+    """Positive numbers that sum to 1 along the last axis, by breaking a stick: K − 1 free coordinates for K parts.
+
+    The fraction broken off at step i is sigmoid(u_i − log(K − i)), so that u = 0 is the centre (the Stan manual's map).
+    """
+
+    def constrain(self, free: Float[Array, "... j"]) -> Float[Array, "... k"]:
+        logits = self._logits(free)
+        left = jnp.cumsum(jax.nn.log_sigmoid(-logits), axis=-1)
+        before = jnp.concatenate([jnp.zeros_like(left[..., :1]), left], axis=-1)
+        taken = jnp.concatenate([jax.nn.log_sigmoid(logits), jnp.zeros_like(left[..., :1])], axis=-1)
+        return jnp.exp(before + taken)
+
+    def unconstrain(self, value: Float[Array, "... k"]) -> Float[Array, "... j"]:
+        rest = jnp.cumsum(value[..., ::-1], axis=-1)[..., ::-1][..., 1:]  # what is left after each piece
+        return jnp.log(value[..., :-1]) - jnp.log(rest) + self._offsets(value[..., :-1])
+
+    def log_jacobian(self, free: Float[Array, "... j"]) -> Scalar:
+        logits = self._logits(free)
+        left = jnp.cumsum(jax.nn.log_sigmoid(-logits), axis=-1)
+        before = jnp.concatenate([jnp.zeros_like(left[..., :1]), left[..., :-1]], axis=-1)
+        return jnp.sum(before + jax.nn.log_sigmoid(logits) + jax.nn.log_sigmoid(-logits))
+
+    def contains(self, value: np.ndarray) -> bool:
+        tolerance = 1e3 * float(jnp.finfo(value.dtype).eps)
+        return bool(
+            value.ndim and value.shape[-1] > 1 and np.all(value > 0) and np.all(abs(value.sum(-1) - 1) < tolerance)
+        )
+
+    def _offsets(self, free: Float[Array, "... j"]) -> Float[Array, "... j"]:
+        return jnp.broadcast_to(jnp.log(jnp.arange(free.shape[-1], 0, -1).astype(free.dtype)), free.shape)
+
+    def _logits(self, free: Float[Array, "... j"]) -> Float[Array, "... j"]:
+        return free - self._offsets(free)
+
+
+class Ordered(AbstractSupport):
+    """Increasing along the last axis: the first is free, the gaps are exp(u)."""
+
+    def constrain(self, free: Float[Array, "... k"]) -> Float[Array, "... k"]:
+        return jnp.cumsum(jnp.concatenate([free[..., :1], jnp.exp(free[..., 1:])], axis=-1), axis=-1)
+
+    def unconstrain(self, value: Float[Array, "... k"]) -> Float[Array, "... k"]:
+        return jnp.concatenate([value[..., :1], jnp.log(jnp.diff(value, axis=-1))], axis=-1)
+
+    def log_jacobian(self, free: Float[Array, "... k"]) -> Scalar:
+        return jnp.sum(free[..., 1:])
+
+    def contains(self, value: np.ndarray) -> bool:
+        return bool(value.ndim and np.all(np.diff(value, axis=-1) > 0))
+
+
+real = Real()
+positive = GreaterThan(0.0)
+simplex = Simplex()
+ordered = Ordered()
+
+
+def greater_than(lower: float) -> GreaterThan:
+    """Parameters above `lower`."""
+    return GreaterThan(lower)
+
+
+def less_than(upper: float) -> LessThan:
+    """Parameters below `upper`."""
+    return LessThan(upper)
+
+
+def interval(lower: float, upper: float) -> Interval:
+    """Parameters strictly between `lower` and `upper`."""
+    return Interval(lower, upper)
+
+
+class AbstractSpace(eqx.Module):
+    """The unconstrained vector space in which particles of one shape move, and the way back to their pytree."""
+
+    layout: eqx.AbstractVar[Layout]
+
+    @abc.abstractmethod
+    def unconstrain(self, particle: PyTree) -> Vector:
+        """A particle as an unconstrained vector."""
+
+    @abc.abstractmethod
+    def constrain(self, vector: Vector) -> PyTree:
+        """An unconstrained vector as a particle."""
+
+    @abc.abstractmethod
+    def log_jacobian(self, vector: Vector) -> Scalar:
+        """Log |det| of the map from vector to particle."""
+
+    @abc.abstractmethod
+    def check(self, particles: PyTree, argument: str = "particles") -> None:
+        """Raise where a leaf of the batch of `particles` lies outside its support; `argument` names them.
+
+        Leaves that are traced pass.
+        """
+
+
+class Space(AbstractSpace):
+    """A space whose leaves are constrained one by one, each by a support of its own."""
+
+    layout: Layout
+    supports: tuple[AbstractSupport, ...]
+
+    @classmethod
+    def of(cls, particle: PyTree, support: PyTree = None) -> "Space":
+        """The space of one particle.
+
+        Args:
+            particle: one particle's pytree, in its own (constrained) coordinates.
+            support: a support for every leaf, as a pytree of the same shape. A support in place of a subtree holds for
+                all of it; `None`, or a missing key of a dictionary, means unconstrained.
+        """
+        Layout.of(particle)  # says what is wrong with the particle itself, before its supports are looked at
+        supports = tuple(_supports(support, particle, "support"))
+        leaves, structure = jax.tree_util.tree_flatten(particle)
+        for rule, leaf in zip(supports, leaves, strict=True):
+            if isinstance(rule, Simplex | Ordered) and np.ndim(leaf) == 0:
+                raise ValueError(
+                    f"`support` {_described(rule)} needs a parameter with at least one axis, got a scalar."
+                )
+        free = [rule.unconstrain(jnp.asarray(leaf)) for rule, leaf in zip(supports, leaves, strict=True)]
+        return cls(Layout.of(jax.tree_util.tree_unflatten(structure, free)), supports)
+
+    def unconstrain(self, particle: PyTree) -> Vector:
+        leaves = self.layout.structure.flatten_up_to(particle)
+        return jnp.concatenate(
+            [rule.unconstrain(jnp.asarray(leaf)).reshape(-1) for rule, leaf in zip(self.supports, leaves, strict=True)]
+        )
+
+    def constrain(self, vector: Vector) -> PyTree:
+        return self.assemble(jax.tree_util.tree_leaves(self.layout.unravel(vector)))
+
+    def assemble(self, free: list[Array]) -> PyTree:
+        """A particle from its unconstrained leaves."""
+        leaves = [rule.constrain(leaf) for rule, leaf in zip(self.supports, free, strict=True)]
+        return jax.tree_util.tree_unflatten(self.layout.structure, leaves)
+
+    def log_jacobian(self, vector: Vector) -> Scalar:
+        free = jax.tree_util.tree_leaves(self.layout.unravel(vector))
+        total = jnp.zeros((), vector.dtype)
+        for rule, leaf in zip(self.supports, free, strict=True):
+            total = total + rule.log_jacobian(leaf)
+        return total
+
+    def check(self, particles: PyTree, argument: str = "particles") -> None:
+        leaves = self.layout.structure.flatten_up_to(particles)
+        for name, rule, leaf in zip(self.layout.names, self.supports, leaves, strict=True):
+            if is_concrete(leaf) and not rule.contains(np.asarray(leaf)):
+                raise ValueError(
+                    f"`{argument}` must lie inside their support; {name or 'the array'} has values outside "
+                    f"{_described(rule)}. Give them in the parameters' own, constrained coordinates."
+                )
+
+
+def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupport]:
+    """One support a leaf, in the order of the pytree's leaves."""
+    if support is None or isinstance(support, AbstractSupport):
+        leaves = jax.tree_util.tree_leaves(particle)
+        if support is not None and not leaves:
+            raise ValueError(
+                f"`{path}` is given for what is not among the particles: shared parameters are unconstrained."
+            )
+        return [support or real] * len(leaves)
+    if isinstance(support, dict) and isinstance(particle, dict):
+        unknown = sorted(set(support) - set(particle))
+        if unknown:
+            raise ValueError(f"`{path}` names {unknown}, which are not among the parameters {sorted(particle)}.")
+        keys = list(particle) if isinstance(particle, OrderedDict) else sorted(particle)
+        pairs = [(f"{path}[{key!r}]", support.get(key), particle[key]) for key in keys]
+        return [rule for where, own, part in pairs for rule in _supports(own, part, where)]
+    parts, rules = _children(particle), _children(support)
+    if parts and type(support) is type(particle) and len(rules) == len(parts):
+        pairs = [(f"{path}[{i}]", own, part) for i, (own, part) in enumerate(zip(rules, parts, strict=True))]
+        return [rule for where, own, part in pairs for rule in _supports(own, part, where)]
+    raise ValueError(
+        f"`{path}` must be a support (such as `steinkern.positive`), None, or a container shaped like the parameters, "
+        f"got {type(support).__name__} beside {type(particle).__name__}."
+    )
+
+
+def _described(rule: AbstractSupport) -> str:
+    """A support in words, such as "Interval(lower=0, upper=1)"."""
+    bounds = ", ".join(f"{name}={np.asarray(value)}" for name, value in vars(rule).items())
+    return f"{type(rule).__name__}({bounds})"
+
+
+def _children(tree: PyTree) -> list[Any]:
+    """The immediate children of a node, in the order of its leaves; none for a leaf."""
+    level = jax.tree_util.default_registry.flatten_one_level(tree)
+    return [] if level is None else list(level[0])

@@ -1,0 +1,327 @@
+"""Targets: log densities on pytrees, seen by everything inside as functions of an unconstrained vector.
+
+The data are arguments of every method, never closed over, so that new data of the same shape need no new compilation.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..core.particles import merge
+from ..core.types import (
+    Batch,
+    Key,
+    Points,
+    PyTree,
+    Scalar,
+    Vector,
+    as_number,
+    check_arguments,
+    check_callable,
+    check_positive,
+    is_concrete,
+    is_real_number,
+    like,
+)
+from .supports import AbstractSpace, Space
+
+Target = TypeVar("Target", bound="AbstractTarget")
+
+
+class AbstractTarget(eqx.Module):
+    """log p(x) = power × [ log base(x) + (N/b) Σ_batch log-likelihood(x, example) ], up to a constant.
+
+    `base` is the prior times the Jacobian of the constraints. `power` is the tempering exponent, 1 unless a schedule
+    sets it; it tempers the density of the unconstrained x, Jacobian included. The factor N/b that makes minibatches
+    unbiased is applied here and nowhere else.
+    """
+
+    space: eqx.AbstractVar[AbstractSpace | None]
+    power: eqx.AbstractVar[Any]
+    support: eqx.AbstractVar[PyTree]
+    shared: eqx.AbstractVar[PyTree]
+
+    @property
+    @abc.abstractmethod
+    def exchangeable(self) -> bool:
+        """Whether the data are examples whose log-likelihoods add up, so that single ones have a gradient."""
+
+    @abc.abstractmethod
+    def log_base(self, vector: Vector) -> Scalar:
+        """Log prior plus log-Jacobian of the constraints."""
+
+    @abc.abstractmethod
+    def log_example(self, vector: Vector, example: PyTree) -> Scalar:
+        """The log-likelihood of one example."""
+
+    @abc.abstractmethod
+    def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
+        """`function(example)` for every example of the batch, stacked."""
+
+    @abc.abstractmethod
+    def num_data_in(self, batch: Batch) -> Any:
+        """N: the number of data that the examples of `batch` stand for."""
+
+    @abc.abstractmethod
+    def check_data(self, data: Batch, batch_size: int | None) -> None:
+        """Raise where the data do not fit this target."""
+
+    def batch(self, data: Batch, batch_size: int | None, key: Key | None = None) -> Batch:
+        """The data of one step: all of them, or `batch_size` examples drawn with replacement, the first without a key.
+
+        They are drawn on the device where the data are.
+        """
+        if batch_size is None or data is None:
+            return data
+        # Of one integer type: another type draws other examples, and x64 would choose it.
+        rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data), "int32")
+        return jax.tree.map(lambda leaf: leaf[rows], data)
+
+    def sampled_rows(self, data: Batch, batch_size: int | None) -> dict[str, tuple[int, int]]:
+        """For whatever a step sees a part of: how many rows it has, and how many a step draws; empty without such."""
+        return {} if batch_size is None or data is None else {"data": (batch_length(data), batch_size)}
+
+    def batch_of(self, data: Batch, rows: dict[str, Array]) -> Batch:
+        """The batch that holds the rows with these numbers, by the names of `sampled_rows`."""
+        return jax.tree.map(lambda leaf: leaf[rows["data"]], data)
+
+    def sites(self, particles: PyTree) -> dict[str, Any]:
+        """Named quantities at a batch of particles: the leaves of the parameters, each by its path.
+
+        Targets made from models of other libraries add what those models call deterministic sites.
+        """
+        paths, _ = jax.tree_util.tree_flatten_with_path(particles)
+        named = {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
+        return {name: leaf if isinstance(leaf, np.ndarray) else jnp.asarray(leaf) for name, leaf in named.items()}
+
+    def observed(self) -> dict[str, Array]:
+        """The named observations, where the target knows them: targets made from models of other libraries do."""
+        return {}
+
+    def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
+        """One draw of every named observation for each particle, where the target knows how to draw them."""
+        return {}
+
+    def bind(self: Target, particle: PyTree) -> Target:
+        """The same target on the space of `particle`, one particle's pytree."""
+        return eqx.tree_at(
+            lambda target: target.space, self, Space.of(particle, self.support), is_leaf=lambda node: node is None
+        )
+
+    def tempered(self: Target, power: Any) -> Target:
+        """The target p^power, where p is the density in unconstrained coordinates.
+
+        It includes the Jacobian of the constraints: with some, this is not the power of the parameters' own density.
+        """
+        return eqx.tree_at(lambda target: target.power, self, as_number(power))
+
+    def sharing(self: Target, shared: PyTree) -> Target:
+        """The same target with other values of the parameters that all particles share."""
+        return eqx.tree_at(lambda target: target.shared, self, shared, is_leaf=lambda node: node is None)
+
+    def constrain(self, vector: Vector) -> PyTree:
+        """The parameters at an unconstrained vector, the shared ones included."""
+        if self.space is None:
+            raise ValueError("this target is not bound to a parameter space: call `target.bind(particle)` first.")
+        return merge(self.space.constrain(vector), self.shared)
+
+    def log_jacobian(self, vector: Vector) -> Scalar:
+        """Log |det| of the map from the unconstrained vector to the parameters."""
+        return jnp.zeros((), vector.dtype) if self.space is None else self.space.log_jacobian(vector)
+
+    def log_examples(self, vector: Vector, batch: Batch = None) -> Float[Array, " b"]:
+        """The log-likelihood of every example of the batch."""
+        return self.over_examples(lambda example: self.log_example(vector, example), batch)
+
+    def map_example(self, function: Callable[..., Array], vector: Vector, example: PyTree) -> Float[Array, " k"]:
+        """A model map of (parameters, example), flattened; of the parameters alone where there are no data."""
+        arguments = (self.constrain(vector),) if example is None else (self.constrain(vector), example)
+        return jnp.reshape(function(*arguments), (-1,))
+
+    def data_scale(self, batch: Batch, dtype: Any) -> Scalar:
+        """N / b."""
+        return like(self.num_data_in(batch), jnp.zeros((), dtype)) / batch_length(batch)
+
+    def log_density(self, vector: Vector, batch: Batch = None) -> Scalar:
+        """The (minibatch estimate of the) log density."""
+        likelihood = jnp.sum(self.log_examples(vector, batch)) * self.data_scale(batch, vector.dtype)
+        return like(self.power, vector) * (self.log_base(vector) + likelihood)
+
+    def score(self, vector: Vector, batch: Batch = None) -> Vector:
+        """∇log p; NaN where log p is not finite, though automatic differentiation may have a number there.
+
+        `jnp.where(inside, log_p, jnp.nan)` has a finite gradient outside. A particle that follows it would never be
+        noticed, so that a score exists only where the density does.
+        """
+        value, gradient = jax.value_and_grad(self.log_density)(vector, batch)
+        return jnp.where(jnp.isfinite(value), gradient, jnp.nan)
+
+    @jax.named_scope("score")
+    def scores(self, points: Points, batch: Batch = None) -> Points:
+        """∇log p at every particle, in one batched call."""
+        return jax.vmap(self.score, (0, None))(points, batch)
+
+    def log_densities(self, points: Points, batch: Batch = None) -> Float[Array, " n"]:
+        """The log density at every particle."""
+        return jax.vmap(self.log_density, (0, None))(points, batch)
+
+    def mean_log_example(self, vector: Vector, batch: Batch = None) -> Scalar:
+        """(1/b) Σ log-likelihood: its gradient is the mean per-example gradient that pSGLD preconditions by."""
+        return jnp.mean(self.log_examples(vector, batch))
+
+
+class LogDensity(AbstractTarget):
+    """Any log density on a pytree: `function(parameters)`, or `function(parameters, data)` where `fit` gets data.
+
+    Args:
+        function: returns a scalar, log p up to a constant.
+        support: where the parameters live (see `Space.of`): for example `{"scale": steinkern.positive}`.
+        shared: parameters that all particles have in common, from `steinkern.split`. `function` gets them in place.
+    """
+
+    function: Any
+    support: PyTree = eqx.field(default=None, kw_only=True)
+    space: AbstractSpace | None = eqx.field(default=None, kw_only=True)
+    power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
+    shared: PyTree = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_callable("function", self.function, "a log density, a function of the parameters")
+
+    @property
+    def exchangeable(self) -> bool:
+        return False
+
+    def log_base(self, vector: Vector) -> Scalar:
+        return self.log_jacobian(vector)
+
+    def log_example(self, vector: Vector, example: PyTree) -> Scalar:
+        arguments = (self.constrain(vector),) if example is None else (self.constrain(vector), example)
+        return scalar_result(self.function(*arguments), vector, "log density")
+
+    def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
+        return function(batch)[None]  # the data, if any, are one example
+
+    def num_data_in(self, batch: Batch) -> Any:
+        return 1.0
+
+    def data_scale(self, batch: Batch, dtype: Any) -> Scalar:
+        return jnp.ones((), dtype)
+
+    def check_data(self, data: Batch, batch_size: int | None) -> None:
+        if batch_size is not None:
+            raise ValueError(
+                f"`batch_size` is {batch_size}, but a plain log density cannot tell prior from likelihood, so its "
+                "minibatches cannot be scaled. Give a `Posterior(log_prior, log_likelihood, num_data)`."
+            )
+        if data is None:
+            check_arguments(
+                "target", self.function, 1, "A log density of (parameters, data) needs `fit(..., data=...)`."
+            )
+        else:
+            way_out = "Leave `data` out, or write the log density as a function of (parameters, data)."
+            check_arguments("target", self.function, 2, way_out)
+
+
+class Posterior(AbstractTarget):
+    """Prior × likelihood of N exchangeable examples, with unbiased minibatches.
+
+    Args:
+        log_prior: `log_prior(parameters)`, a scalar.
+        log_likelihood: `log_likelihood(parameters, example)`, a scalar for *one* example (one row of the data).
+        num_data: N, the number of examples in the full data.
+        support: where the parameters live (see `Space.of`).
+        shared: parameters that all particles have in common, from `steinkern.split`. `log_prior` and `log_likelihood`
+            get them in place.
+    """
+
+    log_prior: Any
+    log_likelihood: Any
+    num_data: Any = eqx.field(converter=as_number)
+    support: PyTree = eqx.field(default=None, kw_only=True)
+    space: AbstractSpace | None = eqx.field(default=None, kw_only=True)
+    power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
+    shared: PyTree = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_callable("log_prior", self.log_prior, "a function of the parameters")
+        check_callable("log_likelihood", self.log_likelihood, "a function of the parameters and one example")
+        if is_concrete(self.num_data):
+            if not is_real_number(self.num_data):
+                raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data!r}.")
+            check_positive("num_data", self.num_data)
+            if self.num_data != np.round(self.num_data):
+                raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data}.")
+
+    @property
+    def exchangeable(self) -> bool:
+        return True
+
+    def log_base(self, vector: Vector) -> Scalar:
+        prior = scalar_result(self.log_prior(self.constrain(vector)), vector, "log_prior")
+        return prior + self.log_jacobian(vector)
+
+    def log_example(self, vector: Vector, example: PyTree) -> Scalar:
+        return scalar_result(self.log_likelihood(self.constrain(vector), example), vector, "log_likelihood")
+
+    def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
+        return jax.vmap(function)(batch)
+
+    def num_data_in(self, batch: Batch) -> Any:
+        return self.num_data
+
+    def check_data(self, data: Batch, batch_size: int | None) -> None:
+        if data is None:
+            raise ValueError("`data` is missing: a `Posterior` needs `fit(..., data=...)`.")
+        rows = batch_length(data)
+        if rows != int(self.num_data):
+            raise ValueError(f"`data` has {rows} rows, but the Posterior's `num_data` is {int(self.num_data)}.")
+        if batch_size is not None and not 1 <= batch_size <= rows:
+            raise ValueError(f"`batch_size` must lie between 1 and the {rows} rows of `data`, got {batch_size}.")
+
+
+def as_target(target: Any) -> AbstractTarget:
+    """A target as it is, or a plain function of the parameters as a `LogDensity`."""
+    if isinstance(target, AbstractTarget):
+        return target
+    if not callable(target):
+        raise ValueError(f"`target` must be a log density function or a target, got {type(target).__name__}.")
+    return LogDensity(target)
+
+
+def batch_length(batch: Batch, name: str = "data") -> int:
+    """The number of rows of a batch: the common length of its leaves' leading axes."""
+    shapes = [np.shape(leaf) for leaf in jax.tree_util.tree_leaves(batch)]
+    lengths = {shape[0] for shape in shapes if shape}
+    if len(lengths) != 1 or () in shapes:
+        raise ValueError(f"`{name}` must be arrays with one common leading axis (the examples), got shapes {shapes}.")
+    return lengths.pop()
+
+
+def scalar_result(value: Any, vector: Vector, name: str) -> Scalar:
+    """The value of a user's log density, checked to be one number in the particles' precision."""
+    if isinstance(value, int | float):  # a constant, such as a flat prior
+        return jnp.full((), value, vector.dtype)
+    if not hasattr(value, "dtype"):
+        raise ValueError(f"`{name}` must return a scalar, got {type(value).__name__}.")
+    shape, dtype = jnp.shape(value), jnp.result_type(value)
+    if shape != ():
+        raise ValueError(
+            f"`{name}` must return a scalar, got an array of shape {shape}. "
+            "Sum it if its entries are independent terms."
+        )
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"`{name}` must return a real floating-point number, got dtype {dtype}.")
+    if dtype != vector.dtype:
+        raise ValueError(
+            f"`{name}` returns {dtype} for parameters in {vector.dtype}. "
+            "Cast the data or the particles so that both agree."
+        )
+    return jnp.asarray(value)

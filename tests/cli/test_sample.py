@@ -1,0 +1,401 @@
+"""`steinkern sample` and `steinkern report`: from a file to particles and a page, or one clear line of why not."""
+
+import ast
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import jax
+import jax.random as jr
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from steinkern import cli
+from steinkern.cli import run as cli_run
+from steinkern.cli import sampling as cli_sample
+from steinkern.cli import target as cli_target
+from steinkern.results.result import Status
+
+pytestmark = pytest.mark.usefixtures("relaxed")
+
+
+@pytest.fixture
+def relaxed():
+    """A user's file is run in a process of its own, where no promotion is strict."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
+
+
+FILE = """
+import functools
+import jax.numpy as jnp
+import numpy as np
+import steinkern as sk
+
+START = {"mean": [0, 1.0], "scale": 1.0}
+SUPPORT = {"scale": sk.positive}
+NUMBER = 3
+
+def log_density(p):
+    return -0.5 * jnp.sum(p["mean"] ** 2) / 0.25 - p["scale"]
+
+def model():
+    import numpyro, numpyro.distributions as dist
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    numpyro.deterministic("twice", 2 * mean)
+    numpyro.sample("y", dist.Normal(mean, 1.0), obs=np.array([1.0, 2.0]))
+
+def discrete():
+    import numpyro, numpyro.distributions as dist
+    numpyro.sample("k", dist.Poisson(2.0))
+
+def raising(p):
+    return p["nosuch"]
+
+def two(x, y):
+    return x + y
+
+bad = sk.LogDensity(lambda p: -0.5 * jnp.sum(p["mean"] ** 2) + jnp.log(p["scale"] - 1.0), support=SUPPORT)
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("file") / "größe.py"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def vector(tmp_path_factory):
+    path = tmp_path_factory.mktemp("file") / "vector.py"
+    path.write_text(
+        "def f(x):\n    return -0.5 * (x**2).sum()\n\n"
+        "def g(x):\n    return -0.5 * (x**2).sum()\n\n"
+        "def indexed(x):\n    return -0.5 * (x[0] ** 2 + x[2] ** 2)\n"
+    )
+    return path
+
+
+FEW = ("--particles", "6", "--steps", "4", "--method", "average")
+
+
+@pytest.fixture(scope="module")
+def finished(file, tmp_path_factory):
+    """The directory of a run, and what was printed."""
+    directory = tmp_path_factory.mktemp("finished")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        done = run("sample", f"{file}:log_density", *FEW, "--out", str(directory / "p.npz"))
+    assert done.exit_code == 0, done.output
+    return directory, done.output
+
+
+def test_a_log_density_becomes_particles_and_a_page(finished):
+    directory, printed = finished
+    with np.load(directory / "p.npz") as particles:
+        assert {name: values.shape for name, values in particles.items()} == {"mean": (6, 2), "scale": (6,)}
+        assert (particles["scale"] > 0).all()
+        assert particles["mean"].dtype == np.float64
+    assert f"Page: {directory / 'index.html'}" in printed
+    assert "log_density" in (directory / "index.html").read_text(encoding="utf-8")
+    assert "mean[1]" in printed
+
+
+@pytest.mark.thorough
+def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        done = run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
+    assert done.exit_code == 0, done.output
+    with np.load(tmp_path / "p.npz") as particles:
+        assert particles["mean"].shape == (100, 2)
+    assert "means and spreads have settled" in done.output
+    assert "R-hat 1.0" in done.output
+    assert not list((tmp_path / "checkpoint").glob("*"))
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "unconstrained means known to" in page
+    assert "record_particles" not in page
+    assert "steinkern sample " in page
+    assert "--particles 100 --method auto --seed 0" in page
+    with pytest.raises(ValueError, match=r"`--out` .* would replace what is there, .*p\.npz: give --restart"):
+        run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
+    with pytest.raises(
+        ValueError, match=r"`--out` .* would replace what is there, .*index\.html: .* another directory"
+    ):
+        run("sample", f"{file}:log_density", "--out", str(tmp_path / "q.npz"))
+    with pytest.raises(
+        ValueError, match=r"`DIR` .* is of a run by --method auto, which keeps no checkpoints: its page"
+    ):
+        run("report", str(tmp_path))
+
+
+@pytest.mark.thorough
+def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_path):
+    pytest.importorskip("numpyro")
+    pytest.importorskip("h5py")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ArviZ announces its successor, NumPyro its own future
+        done = run("sample", f"{file}:model", *FEW, "--out", str(tmp_path / "p.nc"), "--method", "vanilla")
+        assert done.exit_code == 0, done.output
+        xarray = pytest.importorskip("xarray")
+        with xarray.open_dataset(tmp_path / "p.nc", group="posterior", engine="h5netcdf") as posterior:
+            assert posterior["mean"].shape == (1, 6)
+            np.testing.assert_allclose(posterior["twice"], 2 * posterior["mean"])
+        with xarray.open_dataset(tmp_path / "p.nc", group="posterior_predictive", engine="h5netcdf") as draws:
+            assert draws["y"].shape == (1, 6, 2)
+    assert "of 2 observations lie in their own central 90% interval" in (tmp_path / "index.html").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("heard")
+def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(vector, tmp_path, monkeypatch):
+    command = ["sample", f"{vector}:f", "--dim", "2", "--particles", "5", "--steps", "40", "--method", "vanilla"]
+    whole = run(*command, "--out", str(tmp_path / "whole" / "p.npz"))
+    assert whole.exit_code == 0
+    fit = cli_sample.fit
+
+    def interrupted(*args, **options):
+        def press(step, state, info):
+            if step >= 8:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return fit(*args, **options, callback=press)
+
+    broken = tmp_path / "broken"
+    with monkeypatch.context() as patch:
+        patch.setattr(cli_sample, "fit", interrupted)
+        first = run(*command, "--out", str(broken / "p.npz"))
+    assert first.exit_code == 130, first.output
+    assert "with --resume goes on" in first.output
+    assert np.load(broken / "p.npz")["x"].shape == (5, 2)
+    assert "stopped" in (broken / "index.html").read_text()
+    with pytest.raises(ValueError, match=r"`--out` lies beside a run of .* give --method vanilla --resume to go"):
+        run(*command, "--out", str(broken / "p.npz"))
+    assert run(*command, "--out", str(broken / "p.npz"), "--resume").exit_code == 0
+    np.testing.assert_array_equal(np.load(broken / "p.npz")["x"], np.load(tmp_path / "whole" / "p.npz")["x"])
+    with pytest.raises(ValueError, match=r"`--resume` .* which had --seed 0; this command has --seed 1\. Give it what"):
+        run(*command, "--out", str(broken / "p.npz"), "--resume", "--seed", "1")
+    other = [{f"{vector}:f": f"{vector}:g", "2": "3", "40": "41"}.get(part, part) for part in command]
+    with pytest.raises(ValueError, match=r"had .*:f and --dim 2 and --steps 40; this command has .*:g and --dim 3 and"):
+        run(*other, "--out", str(broken / "p.npz"), "--resume")
+    assert cli_sample._checkpoint(broken, resume=False, restart=True, method="vanilla") == broken / "checkpoint"
+    assert not (broken / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("method", ["auto", "vanilla"])
+def test_ctrl_c_before_there_is_anything_says_so(vector, tmp_path, monkeypatch, method):
+    def pressed(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_sample, "fit", pressed)
+    monkeypatch.setattr(cli_sample, "sample_automatically", pressed)
+    done = run("sample", f"{vector}:f", "--dim", "2", "--method", method, "--out", str(tmp_path / "p.npz"))
+    assert done.exit_code == 130
+    assert "Interrupted: there was nothing to keep yet." in done.output
+
+
+def test_the_command_is_a_module_too():
+    ran = subprocess.run([sys.executable, "-m", "steinkern", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("steinkern ")
+
+
+def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_path, monkeypatch):
+    fit = cli_sample.fit
+
+    def diverged(*args, **options):
+        result = fit(*args, **options)
+        raise cli_sample.DivergedError(dataclasses.replace(result, status=Status.DIVERGED, message="too far."))
+
+    monkeypatch.setattr(cli_sample, "fit", diverged)
+    done = run("sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "p.npz"))
+    assert done.exit_code == 1
+    assert "diverged: too far." in done.output
+    assert (tmp_path / "p.npz").exists()
+    assert "diverged" in (tmp_path / "index.html").read_text()
+
+
+def test_a_page_is_made_of_a_directory_with_and_without_the_target(finished, file, tmp_path):
+    finished, _ = finished
+    done = run("report", str(finished), "--out", str(tmp_path / "a"), "--coordinates", "scale,mean[1]")
+    assert done.exit_code == 0
+    assert "unconstrained coordinates" in (tmp_path / "a" / "index.html").read_text()
+    assert '"names":["unconstrained scale","mean[1]"]' in (tmp_path / "a" / "index.html").read_text()
+    done = run("report", str(finished), "--out", str(tmp_path / "b"), "--target", f"{file}:log_density")
+    assert done.exit_code == 0
+    assert "in which the sampler works" not in (tmp_path / "b" / "index.html").read_text()
+    with np.load(finished / "p.npz") as particles:
+        assert f"<td>{particles['scale'].mean():.4g}</td>" in (tmp_path / "b" / "index.html").read_text()
+
+
+def test_a_page_of_a_directory_of_sample_leaves_the_page_of_sample_and_knows_how_the_run_ended(finished, file):
+    directory, _ = finished
+    before = (directory / "index.html").read_bytes()
+    done = run("report", str(directory))
+    assert done.output.splitlines()[0] == f"Page: {directory / 'checkpoint.html'}"
+    assert f"--target {file}:log_density" in done.output
+    assert (directory / "index.html").read_bytes() == before
+    made = (directory / "checkpoint.html").read_text()
+    assert "<td>unconstrained scale</td>" in made
+    assert "<td>scale</td>" not in made
+    assert "<h1>log_density</h1>" in made
+    assert "all steps were taken" in made.lower()
+    header = made[made.index('<p class="quiet">') : made.index("</header>")]
+    assert not header.partition("</p>")[0].rstrip().endswith("·")
+
+
+def test_a_file_that_was_edited_is_not_gone_on_with(tmp_path):
+    path, out = tmp_path / "edited.py", str(tmp_path / "p.npz")
+    path.write_text("def f(x):\n    return -0.5 * (x**2).sum()\n")
+    command = ["sample", f"{path}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", out]
+    assert run(*command).exit_code == 0
+    path.write_text("def f(x):\n    return -0.7 * (x**2).sum()\n")
+    with pytest.raises(ValueError, match=r"`--resume` .* is not what it was then, in its code.* --restart") as refused:
+        run(*command, "--resume")
+    assert "fingerprint" not in str(refused.value)
+
+
+def test_a_page_with_another_target_or_of_no_directory_is_refused(finished, vector, tmp_path):
+    with pytest.raises(ValueError, match="`--target` has 7 unconstrained coordinates, the checkpoint 3"):
+        run("report", str(finished[0]), "--target", f"{vector}:f", "--dim", "7", "--out", str(tmp_path))
+    with pytest.raises(ValueError, match=r"`DIR` .* is not a directory"):
+        run("report", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"`DIR` .* holds no readable run"):
+        run("report", str(tmp_path))
+
+
+BAD = {
+    "no name": (["{file}"], "must be a file and a name in it"),
+    "no file": (["nowhere.py:f"], "nowhere.py, which does not exist"),
+    "not python": (["{tmp}/x.txt:f"], "ends in .py"),
+    "absent": (["{file}:nothing"], "does not have. It has log_density, model, discrete, raising, two, bad"),
+    "not callable": (["{file}:NUMBER"], "which is a int; it must be a log density"),
+    "raises": (["{tmp}/raises.py:f"], "raises ZeroDivisionError in line 2: division by zero"),
+    "syntax": (["{tmp}/syntax.py:f"], "raises SyntaxError in line 1"),
+    "exits": (["{tmp}/exits.py:f"], "raises SystemExit"),
+    "missing extra in the file": (["{tmp}/extra.py:f"], "pip install 'steinkern[numpyro]'"),
+    "missing package in the file": (["{tmp}/package.py:f"], "pip install nosuchpackage"),
+    "discrete": (["{file}:discrete"], "'k' is discrete: particles follow gradients"),
+    "raises at parameters": (
+        ["{file}:raising"],
+        "raises KeyError at parameters of the shapes {'mean': (2,), 'scale': ()}",
+    ),
+    "two arguments": (["{file}:two"], "functools.partial(two, y=...)"),
+    "no start": (["{vector}:f"], "Put `START = ...`"),
+    "start and dim": (["{file}:log_density", "--dim", "2"], "`--dim` and the file's `START` exclude each other"),
+    "dim": (["{vector}:f", "--dim", "0"], "`--dim` must be a whole number of at least 1, got 0"),
+    "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'auto', 'average'"),
+    "particles": (["{vector}:f", "--particles", "0"], "`--particles` must be a whole number of at least 1, got 0"),
+    "one particle": (
+        ["{vector}:f", "--particles", "1"],
+        "`--particles` must be at least 2, got 1: one particle climbs",
+    ),
+    "dim of a model": (["{file}:model", "--dim", "3"], "`--dim` is for log densities; model is a model"),
+    "dim too small": (
+        ["{vector}:indexed", "--dim", "2"],
+        "indexed asks for more parameters than it is given: index 2 is out of bounds for axis 0 with size 2. Give a",
+    ),
+    "start too short": (["{tmp}/short.py:f"], "index 1 is out of bounds for axis 0 with size 1"),
+    "steps": (["{vector}:f", "--steps", "-3"], "`--steps` must be a whole number"),
+    "seed": (["{vector}:f", "--seed", "-1"], "`--seed` must be a whole number of at least 0"),
+    "out": (["{vector}:f", "--dim", "1", "--out", "{tmp}/p.csv"], "`--out` must be a file ending in .npz or .nc"),
+    "unwritable": (["{vector}:f", "--dim", "1", "--out", "/proc/nowhere/p.npz"], "cannot be written to"),
+    "nothing to resume": (["{vector}:f", "--dim", "1", "--resume", "--method", "svn"], "`--resume` finds no run"),
+    "resume with auto": (["{vector}:f", "--dim", "1", "--resume"], "`--resume` does not go with --method auto"),
+    "steps with auto": (["{vector}:f", "--dim", "1", "--steps", "9"], "`--steps` does not go with --method auto"),
+    "resume and restart": (["{vector}:f", "--dim", "1", "--resume", "--restart"], "exclude each other"),
+    "not finite": (["{file}:bad", "--seed", "3"], "`start` must lie where the log density and its gradient are finite"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_input_is_one_clear_line_and_exit_2(case, file, vector, tmp_path, monkeypatch, capsys):
+    contents = {
+        "x.txt": "", "raises.py": "x = 1\ny = x / 0\n", "syntax.py": "def (\n", "exits.py": "raise SystemExit(3)\n",
+        "short.py": "START = {'a': [0.0], 'b': 0.0}\ndef f(p):\n    return -(p['a'][0] + p['a'][1]) ** 2\n",
+        "extra.py": "import numpyro\n", "package.py": "import nosuchpackage.part\n",
+    }  # fmt: skip
+    for name, text in contents.items():
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    if case == "missing extra in the file":
+        monkeypatch.setitem(sys.modules, "numpyro", None)
+    arguments, message = BAD[case]
+    arguments = [part.format(file=file, vector=vector, tmp=tmp_path) for part in arguments]
+    out = [] if "--out" in arguments else ["--out", str(tmp_path / "out" / "p.npz")]
+    monkeypatch.setattr("sys.argv", ["steinkern", "sample", *arguments, *out])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("steinkern: ")
+    assert message in error
+    assert "\n" not in error
+
+
+def test_parameters_that_the_density_does_not_use_are_named(vector, tmp_path):
+    command = ["sample", f"{vector}:indexed", "--dim", "3", "--particles", "5", "--steps", "100", "--method", "vanilla"]
+    done = run(*command, "--out", str(tmp_path / "p.npz"))
+    assert done.exit_code == 0
+    assert "Warning: the log density does not depend on x[1]: " in done.output
+    assert "does not depend on x[1]" in (tmp_path / "index.html").read_text()
+
+
+def test_advice_names_options_that_the_command_has():
+    advice = cli_run.in_own_words(
+        "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; (b) declare `support=`."
+    )
+    assert "--method vanilla" in advice
+    assert "`SUPPORT`" in advice
+    assert "adaptive step rule" not in advice
+    options = run("sample", "--help").output
+    for meant in cli_run.IN_OWN_WORDS.values():
+        assert all(option in options for option in re.findall(r"--[a-z]+", meant))
+
+
+def test_all_advice_that_the_command_rewords_is_given_somewhere():
+    package = Path(cli_run.__file__).parents[1]
+    modules = [
+        "results/result.py",
+        *(f"inference/{name}.py" for name in ("fit", "end_check", "run_warnings", "advice")),
+        *(f"inference/automatic/{name}.py" for name in ("sample", "stages", "quality")),
+    ]
+    trees = [ast.parse((package / name).read_text()) for name in modules]
+    strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    given = "\n".join(text for text in strings if isinstance(text, str))
+    for said in cli_run.IN_OWN_WORDS:
+        assert said in given
+
+
+def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):
+    monkeypatch.setattr(cli_sample.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs arviz and h5netcdf and h5py: pip install 'steinkern\[arviz\]'"):
+        run("sample", f"{vector}:f", "--dim", "1", "--out", "x.nc")
+
+
+def test_a_start_may_be_a_function_of_a_key_and_a_target_may_have_data(tmp_path):
+    (tmp_path / "posterior.py").write_text(
+        "import jax, jax.numpy as jnp, steinkern as sk\n"
+        "DATA = jnp.arange(4.0)\n"
+        "START = lambda key: 100.0 + jax.random.normal(key)\n"
+        "posterior = sk.Posterior(lambda x: -0.5 * x**2, lambda x, row: -0.5 * (x - row) ** 2, 4)\n"
+        "def with_data(x, rows):\n    return -0.5 * jnp.sum((x - rows) ** 2)\n"
+    )
+    for name in ("posterior", "with_data"):
+        loaded = cli_target.load(f"{tmp_path / 'posterior.py'}:{name}")
+        np.testing.assert_array_equal(loaded.data, np.arange(4.0))
+        assert loaded.particles(jr.key(0), 3).shape == (3,)
+        assert (loaded.particles(jr.key(0), 3) > 90).all()
+
+
+def test_help_teaches_the_conventions():
+    words = run("sample", "--help").output
+    for taught in ("START", "SUPPORT", "--dim", "functools.partial", "steinkern[numpyro]", "--resume", "Exit codes"):
+        assert taught in words

@@ -1,0 +1,60 @@
+"""The one format of results."""
+
+import json
+
+import numpy as np
+import pytest
+
+from steinkern.core.files import environment
+from steinkern.experiments import covtype_study, sentence_study, toy_study, uci_study
+from steinkern.experiments.results import COLOURS, TITLES, Row, aligned, read_results, write_json, write_results
+
+
+def test_row_holds_mean_and_standard_error_over_trials():
+    row = Row.over([1.0, 2.0, 4.0], "sine", "mixture", "log_mmd2@30", paper=None)
+    assert row.mean == pytest.approx(7 / 3)
+    assert row.stderr == pytest.approx(np.std([1, 2, 4], ddof=1) / np.sqrt(3))
+    assert row.trials == 3
+
+
+def test_results_come_back_as_they_were_written(tmp_path):
+    rows = [Row.over([1.0, 2.0], "sine", "mixture", "log_mmd2@30"), Row.over([3.0], "star", "svn", "log_mmd2@30", 2.5)]
+    write_results(tmp_path / "results.json", "toy", {"seeds": [0, 1]}, rows)
+    experiment, settings, read = read_results(tmp_path / "results.json")
+    assert (experiment, settings) == ("toy", {"seeds": [0, 1]})
+    assert read[0] == rows[0]
+    assert np.isnan(read[1].stderr)  # a single trial has no standard error: null in the file
+    assert read[1].paper == 2.5
+    assert set(json.loads((tmp_path / "results.json").read_text())["rows"][0]) == {
+        "case", "method", "metric", "mean", "stderr", "trials", "paper"
+    }  # fmt: skip
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
+    path = tmp_path / "results.json"
+    write_json(path, {"old": 1})
+    with pytest.raises(ValueError, match="Out of range"):
+        write_json(path, {"new": float("nan")})
+    assert json.loads(path.read_text()) == {"old": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_environment_names_versions_and_a_date():
+    found = environment()
+    assert {"jax", "steinkern", "python", "date"} <= set(found)
+
+
+def test_what_is_bold_in_a_table_has_one_star_on_a_terminal():
+    assert aligned("| a | b |\n|---|---|\n| n | **1.0 ± 0.1** (2) |").splitlines()[1] == "n  *1.0 ± 0.1 (2)"
+
+
+def test_every_method_has_a_colour_and_no_figure_has_two_of_one():
+    assert set(COLOURS) == set(TITLES.values())
+    for study in (toy_study, covtype_study, uci_study, sentence_study):
+        drawn = [COLOURS[TITLES[method]] for method in study.METHODS]
+        assert len(set(drawn)) == len(drawn)
+
+
+def test_aligned_table_has_columns_of_one_width():
+    text = aligned("| a | long head |\n|---|---|\n| name | 1 |\n| n | 22 |")
+    assert text.splitlines() == ["a     long head", "name          1", "n            22"]

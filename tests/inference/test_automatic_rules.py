@@ -1,0 +1,198 @@
+"""`sample`, rule by rule: the nearest Gaussian, chains, control variates, mixing and placing."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import steinkern as sk
+from steinkern.core.metric import DenseMetric
+from steinkern.inference.automatic.chains import measured_metric, one_round
+from steinkern.inference.automatic.control_variates import moments_by_stein
+from steinkern.inference.automatic.convergence import drifting, mixing, settled
+from steinkern.inference.automatic.gaussian import even_noise, metric_of, nearest_gaussian
+from steinkern.inference.automatic.quality import along_directions
+from steinkern.inference.automatic.support_points import nearest_draws, placed, with_moments
+
+MEAN, SDS = np.array([3.0, -200.0]), np.array([1e-3, 50.0])
+
+
+def badly_scaled(x):
+    return -0.5 * jnp.sum(((x - MEAN) / SDS) ** 2)
+
+
+def bound(function, d=2):
+    return sk.LogDensity(function).bind(jnp.zeros(d))
+
+
+def test_the_nearest_gaussian_of_a_gaussian_is_itself():
+    noise = even_noise(jr.key(0), 100, 2, jnp.float64)
+    found = nearest_gaussian(bound(badly_scaled), jnp.zeros(2), noise)
+    assert bool(found.settled)
+    np.testing.assert_allclose(found.mean, MEAN, rtol=1e-6)
+    np.testing.assert_allclose(found.precision, np.diag(SDS**-2.0), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.thorough
+def test_the_nearest_gaussian_satisfies_steins_identities_over_its_own_cloud():
+    def skewed(x):
+        return jnp.sum(3 * x - jnp.exp(x)) - 0.1 * x[0] * x[1]
+
+    target, noise = bound(skewed), even_noise(jr.key(0), 100, 2, jnp.float64)
+    found = nearest_gaussian(target, jnp.array([5.0, -5.0]), noise)
+    points = found.cloud(noise)
+    scores = target.scores(points)
+    sds = np.sqrt(np.diagonal(np.linalg.inv(found.precision)))
+    np.testing.assert_allclose(jnp.mean(scores, axis=0) * sds, 0, atol=0.05)  # settled to a hundredth of a nat
+    curvature = -jnp.mean(jax.vmap(jax.hessian(skewed))(points), axis=0)
+    np.testing.assert_allclose(
+        curvature * np.outer(sds, sds), found.precision * np.outer(sds, sds), atol=0.1
+    )  # likewise
+
+
+def test_many_dimensions_take_the_diagonal_alone():
+    d = 201
+    scales = jnp.linspace(0.5, 2, d)
+    target = bound(lambda x: -0.5 * jnp.sum((x / scales) ** 2), d)
+    found = nearest_gaussian(target, jnp.ones(d), even_noise(jr.key(0), 100, d, jnp.float64))
+    assert found.precision.shape == (d,)
+    np.testing.assert_allclose(found.precision, scales**-2, rtol=1e-6)
+
+
+def test_even_noise_has_exact_moments_and_in_too_many_dimensions_no_direction_twice():
+    noise = even_noise(jr.key(0), 50, 3, jnp.float64)
+    np.testing.assert_allclose(noise.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(noise.T @ noise / 50, np.eye(3), atol=1e-12)
+    values = np.linalg.eigvalsh(np.cov(even_noise(jr.key(0), 10, 20, jnp.float64).T, ddof=0))
+    np.testing.assert_allclose(sorted(values)[-9:], 1, atol=1e-10)
+    np.testing.assert_allclose(sorted(values)[:-9], 0, atol=1e-10)
+
+
+@pytest.fixture(scope="module")
+def chains():
+    """Chains on a skewed target of two dimensions whose moments are known: log of Gamma(3, 1) in each."""
+
+    def log_density(x):
+        return jnp.sum(3 * x - jnp.exp(x))
+
+    target = bound(log_density)
+    start = jnp.diag(jnp.full(2, 2.5))
+    sampler = sk.Hamiltonian(metric_of(start), jnp.asarray(0.2))
+    state = sampler.init(target, jr.normal(jr.key(0), (100, 2)))
+    state, step, draws = one_round(jr.key(1), target, sampler, state, None, jnp.ones(()))
+    metric = measured_metric(draws, start)
+    _, after, draws = one_round(jr.key(2), target, sk.Hamiltonian(metric, step), state, None, jnp.zeros(()))
+    assert float(after) == pytest.approx(float(step))  # a rate of 0 leaves it
+    return draws, metric, step
+
+
+DIGAMMA_3, TRIGAMMA_3 = 0.9227843350984671, 0.3949340668482264
+
+
+def test_chains_have_the_moments_of_the_target_and_a_step_size_for_it(chains):
+    draws, metric, step = chains
+    assert 0.3 < float(step) < 2
+    assert 0.65 < float(draws.acceptance.mean()) < 0.95
+    points = np.asarray(draws.points).reshape(-1, 2)
+    # Standard errors of 5,000 draws that are worth a half: 0.013 in the mean, 0.04 of the variance; four of them.
+    np.testing.assert_allclose(points.mean(0), DIGAMMA_3, atol=0.05)
+    np.testing.assert_allclose(points.var(0), TRIGAMMA_3, rtol=0.15)
+    np.testing.assert_allclose(
+        metric.multiply(jnp.array([1.0, 0.0]))[0], 1 / TRIGAMMA_3, rtol=0.2
+    )  # half as many draws
+
+
+def test_steins_identity_takes_noise_out_of_moments(chains):
+    draws, metric, _ = chains
+    found = moments_by_stein(draws.points, draws.scores, metric)
+    plain = np.std(np.asarray(draws.points).mean(0), axis=0, ddof=1) / 10
+    assert (np.asarray(found.mean_error) < 0.7 * plain).all()
+    mean = found.centre + metric.unwhiten(found.mean)
+    assert (np.abs(mean - DIGAMMA_3) < 5 * found.mean_error).all()
+    root = np.asarray(metric.inverse_root)
+    np.testing.assert_allclose(
+        np.diagonal(root @ found.covariance @ root.T), TRIGAMMA_3, rtol=0.1
+    )  # as above, less noise
+    assert float(found.identity_error) < 5
+
+
+def test_steins_identity_makes_moments_of_a_gaussian_exact_and_narrow_directions_too():
+    root = np.array([[2.0, 0.0, 0.0], [1.5, 0.5, 0.0], [3.5, 0.5, 1e-4]])  # the last is the sum of the others, nearly
+    points = jr.normal(jr.key(0), (20, 30, 3)) @ root.T + 5
+    precision = np.linalg.inv(root @ root.T)
+    precision = (precision + precision.T) / 2
+    metric = DenseMetric.of(jnp.asarray(precision))
+    found = moments_by_stein(points, -(points - 5) @ precision, metric)
+    np.testing.assert_allclose(found.centre + metric.unwhiten(found.mean), 5, atol=1e-5)
+    np.testing.assert_allclose(found.covariance, np.eye(3), atol=1e-5)
+
+
+def test_a_correction_that_is_no_noise_is_refused_and_an_edge_is_seen():
+    points = jnp.abs(jr.normal(jr.key(0), (50, 100, 1)))  # half of a Gaussian: E[s] is not 0
+    found = moments_by_stein(points, -points, metric_of(jnp.ones((1, 1))))
+    # Four standard errors of 5,000 draws: 0.03 in the mean, 0.03 in the variance.
+    np.testing.assert_allclose(found.centre + found.mean, (2 / np.pi) ** 0.5, atol=0.03)
+    np.testing.assert_allclose(found.covariance, 1 - 2 / np.pi, atol=0.03)
+    assert float(found.identity_error) > 20
+
+
+@pytest.mark.thorough
+def test_a_jump_leaves_the_target_as_it_is():
+    target = bound(lambda x: jnp.sum(3 * x - jnp.exp(x)))
+    exact = jnp.log(jr.gamma(jr.key(0), 3.0, (4000, 2)))
+    sampler = sk.Hamiltonian(metric_of(jnp.full(2, 2.5)), 1e-6, 1)  # so short that jumps alone move the chains
+    state = sampler.init(target, exact)
+    for turn in range(5):
+        state, _ = eqx.filter_jit(sampler.step)(jr.key(turn), state, target)
+    moved = np.mean(np.any(np.abs(state.points - exact) > 1e-3, axis=1))
+    assert moved > 0.3
+    points = np.asarray(state.points)  # 4,000 draws: five standard errors of the mean, three of the variance
+    np.testing.assert_allclose(points.mean(0), DIGAMMA_3, atol=0.05)
+    np.testing.assert_allclose(points.var(0), TRIGAMMA_3, rtol=0.1)
+
+
+def test_chains_that_have_settled_are_told_from_those_that_drift_or_stay_apart():
+    still = jr.normal(jr.key(0), (200, 100, 2))
+    found = mixing(np.asarray(still))
+    assert settled(found)
+    np.testing.assert_allclose(found.mean_error, 1 / np.sqrt(20_000), rtol=0.4)  # from 100 chains: 7 percent
+    np.testing.assert_allclose(found.r_hat, 1, atol=0.01)  # √(1 + 1/200), and noise
+    moving = still + jnp.linspace(0, 1, 200)[:, None, None] * jnp.array([0.0, 1.0])[None, None]
+    assert drifting(mixing(np.asarray(moving)))
+    apart = still + 5.0 * jnp.asarray(np.arange(100) % 2, float)[None, :, None]
+    assert not settled(mixing(np.asarray(apart)))
+    assert mixing(np.asarray(apart)).r_hat.min() > 2
+
+
+def test_placed_particles_are_nearer_to_the_draws_than_draws_are():
+    draws = jr.normal(jr.key(0), (3000, 2))
+    particles = placed(jr.key(1), draws, 100)
+    ours, theirs = (along_directions(jr.key(2), some, draws).mean() for some in (particles, draws[:100]))
+    assert float(ours) < 0.6 * float(theirs)
+
+
+@pytest.mark.parametrize("n", [100, 21, 10])
+def test_the_affine_map_gives_the_moments_asked_for(n):
+    root = np.tril(np.full((20, 20), 0.2)) + np.eye(20)
+    mean, covariance = jnp.arange(20.0), jnp.asarray(root @ root.T)
+    moved = with_moments(jr.normal(jr.key(0), (n, 20)), mean, covariance)
+    np.testing.assert_allclose(moved.mean(0), mean, atol=1e-10)
+    if n > 20:
+        np.testing.assert_allclose(np.cov(moved.T, ddof=0), covariance, atol=1e-8)
+    else:  # too few for all correlations
+        np.testing.assert_allclose(moved.var(0), np.diagonal(covariance), rtol=1e-8)
+
+
+def test_particles_beyond_an_edge_are_put_back():
+    draws = jnp.array([[0.1, 0.0], [5.0, 5.0]])
+    found = nearest_draws(jnp.array([[-1.0, 0.0], [4.0, 4.0]]), jnp.array([True, False]), draws)
+    np.testing.assert_array_equal(found, [[0.1, 0.0], [4.0, 4.0]])
+
+
+def test_more_particles_than_can_be_placed_are_draws():
+    draws = jr.normal(jr.key(0), (2000, 2))
+    particles = np.asarray(placed(jr.key(1), draws, 1500))
+    assert particles.shape == (1500, 2)
+    assert np.isin(particles, np.asarray(draws)).all()

@@ -1,0 +1,107 @@
+"""Ctrl-C ends a run well: with its result and a checkpoint, soon, and never unheard."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import steinkern as sk
+from steinkern.inference.run import Run
+from tests.inference.test_checkpoint import STARTS, assert_same_end, finished, fit_gaussian
+
+__all__ = ["finished"]  # a fixture
+
+
+def press_ctrl_c(at: int):
+    def callback(step, state, info):
+        if step == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return callback
+
+
+@pytest.fixture
+def heard():
+    """Python's own handler of Ctrl-C: a process that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
+def test_ctrl_c_ends_with_a_result_and_a_checkpoint(tmp_path, finished):
+    result = fit_gaussian(tmp_path, callback=press_ctrl_c(7))
+    assert (result.status, result.num_steps) == (sk.Status.STOPPED, 7)
+    assert "Ctrl-C ended the run after 7 steps. The same call goes on from its checkpoint." in result.message
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert max(os.listdir(tmp_path)) == "step-000000000007.ckpt"
+    assert_same_end(fit_gaussian(tmp_path), finished[1])
+
+
+@pytest.mark.usefixtures("heard")
+def test_ctrl_c_without_checkpoints_ends_with_a_result_to_go_on_from(finished):
+    result = fit_gaussian(None, every=None, callback=press_ctrl_c(7))
+    assert result.status is sk.Status.STOPPED
+    assert "Give this result to `fit` to go on from it." in result.message
+    rest = fit_gaussian(None, 13, every=None, particles=result)
+    np.testing.assert_array_equal(rest.points, finished[1].points)
+
+
+@pytest.mark.usefixtures("heard")
+def test_a_second_ctrl_c_is_a_keyboard_interrupt():
+    def twice(step, state, info):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_gaussian(None, every=None, callback=twice)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_somebody_else_stays_and_other_threads_run():
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        assert fit_gaussian(None, every=None, callback=press_ctrl_c(3)).num_steps == 20
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+    results = []
+    thread = threading.Thread(target=lambda: results.append(fit_gaussian(None, every=None)))
+    thread.start()
+    thread.join()
+    assert results[0].num_steps == 20
+
+
+@pytest.mark.usefixtures("heard")
+def test_ctrl_c_in_the_last_chunk_is_heard():
+    result = fit_gaussian(None, every=None, callback=press_ctrl_c(20))
+    assert (result.status, result.num_steps) == (sk.Status.STOPPED, 20)
+    assert "Ctrl-C ended the run after 20 steps" in result.message
+    converged = fit_gaussian(
+        None, 5000, every=None, tolerance=0.5, record_every=5000, callback=lambda *now: None, particles=STARTS
+    )
+    assert converged.status is sk.Status.CONVERGED
+    assert "Ctrl-C" not in converged.message
+
+
+@pytest.mark.usefixtures("heard")
+def test_ctrl_c_waits_for_no_record(monkeypatch):
+    num_steps = 2_000_000_000  # days, and the first record stands at their end
+    chunks = []
+    take = Run.take
+
+    def pressed(run, steps):
+        chunks.append(steps)
+        if len(chunks) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return take(run, steps)
+
+    monkeypatch.setattr(Run, "take", pressed)
+    result = fit_gaussian(None, num_steps, every=None, record_every=num_steps)
+    assert result.status is sk.Status.STOPPED
+    assert len(chunks) == 4
+    assert result.num_steps == sum(chunks)
+    assert chunks[0] == 1

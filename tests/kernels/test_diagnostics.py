@@ -1,0 +1,281 @@
+"""Discrepancies against their definitions, their invariances, and their expectation at exact draws."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jaxtyping
+import numpy as np
+import pytest
+
+import steinkern as sk
+from steinkern.core.metric import DenseMetric
+from tests.cases import KERNEL_CASES, SOME_KERNELS, KernelCase, over
+
+# Compiling these takes longer than running them.
+jit = partial(eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0})
+mmd2 = jit(sk.mmd2)
+RBF = sk.Isotropic(sk.RBF(0.8))
+
+
+def assert_close(actual, expected, rtol=1e-10, atol=1e-12):
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, equal_nan=False)
+
+
+def points_and_scores(key, n, d):
+    """Points and unrelated scores: nothing can cancel by accident."""
+    return jr.normal(key, (2, n, d))
+
+
+def stein_kernel(kernel, points, scores):
+    """The Stein kernel (K P_x) P_y for every pair, by automatic differentiation of the d×d matrix K(x, y)."""
+
+    def pair(x, y, score_x, score_y):
+        def by_source(x):  # K P_y = K(x, y) s_y + K(x, y)∇_y
+            derivative, value = jax.jacfwd(lambda y: (kernel(x, y),) * 2, has_aux=True)(y)
+            vector = value @ score_y + jnp.einsum("lmm->l", derivative)
+            return vector, vector
+
+        jacobian, vector = jax.jacfwd(by_source, has_aux=True)(x)
+        return jnp.vdot(score_x, vector) + jnp.trace(jacobian)
+
+    over_y = jax.vmap(pair, (None, 0, None, 0))
+    return jax.vmap(over_y, (0, None, 0, None))(points, points, scores, scores)
+
+
+@jit
+def u_and_v(kernel, points, scores):
+    return jnp.stack([sk.ksd2(points, scores, kernel, statistic) for statistic in ("U", "V")])
+
+
+@jit
+def ksd2_and_pairs(kernel, points, scores, statistic):
+    return sk.ksd2(points, scores, kernel, statistic), stein_kernel(kernel, points, scores)
+
+
+@pytest.mark.every(2)
+@over(KERNEL_CASES, SOME_KERNELS - {"user"})
+def test_the_v_statistic_of_ksd_is_the_mean_of_the_stein_kernel(case: KernelCase, key):
+    kernel_key, points_key = jr.split(key)
+    actual, pairs = ksd2_and_pairs(case.make(kernel_key), *points_and_scores(points_key, 4, case.dim), "V")
+    assert_close(actual, jnp.mean(pairs))
+
+
+U_CASES = {"isotropic imq", "linear", "preconditioned, blocks", "tilted"}  # the statistic is the same code for all
+
+
+@over([case for case in KERNEL_CASES if case.name in U_CASES], {"linear", "tilted"})
+def test_the_u_statistic_of_ksd_is_that_mean_without_the_diagonal(case: KernelCase, key):
+    kernel_key, points_key = jr.split(key)
+    actual, pairs = ksd2_and_pairs(case.make(kernel_key), *points_and_scores(points_key, 4, case.dim), "U")
+    assert_close(actual, (jnp.sum(pairs) - jnp.trace(pairs)) / (4 * 3))
+
+
+def rbf_stein_kernel(points, scores, bandwidth):
+    """k [s_x·s_y + (s_x − s_y)·(x − y)/h + d/h − r²/h²] for every pair."""
+    points, scores = np.asarray(points), np.asarray(scores)
+    offsets = points[:, None] - points[None]
+    slopes = np.sum((scores[:, None] - scores[None]) * offsets, axis=2)
+    r2 = np.sum(offsets**2, axis=2)
+    rest = slopes / bandwidth + points.shape[1] / bandwidth - r2 / bandwidth**2
+    return np.exp(-r2 / (2 * bandwidth)) * (scores @ scores.T + rest)
+
+
+def test_ksd_with_the_rbf_kernel_has_its_closed_form(key):
+    points, scores = points_and_scores(key, 9, 3)
+    pairs = rbf_stein_kernel(points, scores, 0.8)
+    assert_close(u_and_v(sk.RBF(0.8), points, scores), [(pairs.sum() - pairs.trace()) / (9 * 8), pairs.mean()])
+
+
+def median_bandwidth(points):
+    """The median of r² over distinct pairs, divided by 2 log(n + 1)."""
+    pairs = [np.sum((x - y) ** 2) for i, x in enumerate(np.asarray(points)) for y in np.asarray(points)[:i]]
+    return float(np.median(pairs) / (2 * np.log(len(points) + 1)))
+
+
+def test_ksd_takes_the_median_bandwidth_of_the_particles_by_default(key):
+    points, scores = points_and_scores(key, 9, 3)
+    expected = rbf_stein_kernel(points, scores, median_bandwidth(points)).mean()
+    assert_close(jit(sk.ksd2)(points, scores), expected)
+
+
+def bend(x):
+    return jnp.stack([jnp.sinh(x[0]), jnp.exp(0.3 * x[0]) * x[1] + 0.5 * x[0] ** 2])
+
+
+def bend_back(u):
+    x = jnp.arcsinh(u[0])
+    return jnp.stack([x, (u[1] - 0.5 * x**2) * jnp.exp(-0.3 * x)])
+
+
+def log_density(x):
+    return -0.5 * (x[0] - 1) ** 2 - (x[1] - 0.5 * x[0] ** 2) ** 2
+
+
+def log_density_of_image(u):
+    return log_density(bend_back(u)) + jnp.linalg.slogdet(jax.jacfwd(bend_back)(u))[1]
+
+
+@pytest.mark.thorough
+def test_ksd_is_unchanged_by_a_map_when_the_kernel_changes_with_it(key):
+    @jit
+    def scored_image(points):
+        image = jax.vmap(bend)(points)
+        return jax.vmap(jax.grad(log_density))(points), image, jax.vmap(jax.grad(log_density_of_image))(image)
+
+    points = jr.normal(key, (5, 2))
+    scores, *image = scored_image(points)
+    assert_close(u_and_v(sk.Transformed(RBF, bend), points, scores), u_and_v(RBF, *image))
+
+
+def test_preconditioned_ksd_is_that_of_the_whitened_particles(key):
+    points, scores = points_and_scores(key, 5, 2)
+    root = jnp.array([[1.2, 0.3], [-0.4, 0.8]])
+    kernel = sk.Preconditioned(RBF, DenseMetric.of(root.T @ root))
+    assert_close(u_and_v(kernel, points, scores), u_and_v(RBF, points @ root.T, jnp.linalg.solve(root.T, scores.T).T))
+
+
+@pytest.mark.parametrize("kernel", [sk.RBF(0.8), sk.IMQ(0.8)], ids=["rbf", "imq"])
+def test_ksd_keeps_its_digits_far_from_the_origin(kernel, key):
+    points, scores = points_and_scores(key, 8, 2)
+    points = jnp.round(points * 2**20) / 2**20  # so that the shift itself is exact
+    assert_close(u_and_v(kernel, points + 2.0**30, scores), u_and_v(kernel, points, scores))
+
+
+def standardised(values):
+    """The mean over replications in units of its standard error."""
+    return jnp.mean(values) / (jnp.std(values) / np.sqrt(values.size))
+
+
+@pytest.fixture
+def draws(key):
+    """5000 replications of ten exact draws from N(0, I) in the plane, where the score is −x."""
+    return jr.normal(key, (5000, 10, 2))
+
+
+KSD_KERNELS = {
+    "rbf": sk.RBF(0.8),
+    "preconditioned imq": sk.Preconditioned(
+        sk.Isotropic(sk.IMQ(1.0)), DenseMetric.of(jnp.array([[2.0, 0.4], [0.4, 0.5]]))
+    ),
+}
+ksd_kernels = pytest.mark.parametrize("kernel", KSD_KERNELS.values(), ids=KSD_KERNELS.keys())
+
+
+@ksd_kernels
+def test_the_u_statistic_of_ksd_has_mean_zero_at_exact_draws(kernel, draws):
+    values = jit(jax.vmap(lambda points: sk.ksd2(points, -points, kernel, "U")))(draws)
+    assert jnp.abs(standardised(values)) < 4
+    assert jnp.min(values) < 0 < jnp.max(values)
+
+
+@ksd_kernels
+def test_the_v_statistic_of_ksd_is_never_negative(kernel, draws, key):
+    scores = jr.normal(key, draws.shape)
+    values = jit(jax.vmap(lambda points, scores: sk.ksd2(points, scores, kernel)))(draws, scores)
+    assert jnp.min(values) >= 0
+
+
+@ksd_kernels
+def test_ksd_sees_a_shift_that_no_exact_sample_shows(kernel, key):
+    exact = jr.normal(key, (200, 100, 2))
+    value = jit(jax.vmap(lambda points: sk.ksd2(points, -points, kernel)))
+    assert jnp.min(value(exact + 1.0)) > jnp.max(value(exact))
+
+
+def pair_sums(a, b, kernel):
+    """Σ_ij k(a_i, b_j) in two loops, and the same without i = j."""
+    total = without = 0.0
+    for i, x in enumerate(np.asarray(a)):
+        for j, y in enumerate(np.asarray(b)):
+            value = kernel(np.sum((x - y) ** 2))
+            total, without = total + value, without + (value if i != j else 0.0)
+    return total, without
+
+
+SCALAR_KERNELS = {
+    "rbf": (sk.RBF(0.8), lambda r2: np.exp(-r2 / 1.6)),
+    "imq": (sk.IMQ(0.8), lambda r2: (1 + r2 / 0.8) ** -0.5),
+}
+
+
+@pytest.mark.parametrize(("kernel", "function"), SCALAR_KERNELS.values(), ids=SCALAR_KERNELS.keys())
+def test_mmd_is_the_mean_over_pairs(kernel, function, key):
+    n, m = 5, 7
+    points, reference = jr.normal(key, (n, 2)), 0.5 + jr.normal(jr.fold_in(key, 1), (m, 2))
+    xx, yy, xy = (pair_sums(a, b, function) for a, b in ((points, points), (reference, reference), (points, reference)))
+    cross = 2 * xy[0] / (n * m)
+    assert_close(mmd2(points, reference, kernel), xx[0] / n**2 + yy[0] / m**2 - cross)
+    unbiased = xx[1] / (n * (n - 1)) + yy[1] / (m * (m - 1)) - cross
+    assert_close(mmd2(points, reference, kernel, biased=False), unbiased)
+
+
+def test_mmd_takes_the_median_bandwidth_of_the_reference_by_default(key):
+    points, reference = jr.normal(key, (5, 2)), 3 * jr.normal(jr.fold_in(key, 1), (8, 2))
+    assert_close(mmd2(points, reference), mmd2(points, reference, sk.RBF(median_bandwidth(reference))))
+
+
+def test_unbiased_mmd_has_mean_zero_between_samples_of_one_law(draws):
+    def both(points):
+        return tuple(sk.mmd2(points[:4], points[4:], sk.RBF(0.8), biased) for biased in (False, True))
+
+    unbiased, biased = jit(jax.vmap(both))(draws)
+    assert jnp.abs(standardised(unbiased)) < 4
+    assert jnp.min(biased) >= 0
+    assert standardised(biased) > 10
+
+
+def test_mmd_of_a_sample_with_itself_is_zero(key):
+    points = jr.normal(key, (6, 2))
+    assert_close(mmd2(points, points), 0.0)
+
+
+def test_stein_ratio_is_its_definition(key):
+    points, scores = points_and_scores(key, 5, 3)
+    mean = np.mean(points, axis=0)
+    total = sum(np.dot(x - mean, s) for x, s in zip(np.asarray(points), np.asarray(scores), strict=True))
+    assert_close(jit(sk.stein_ratio)(points, scores), -total / (4 * 3))
+
+
+def test_stein_ratio_has_mean_one_at_exact_draws_and_falls_as_they_collapse(draws):
+    # Its scores are those of N(0, I), so particles drawn together by the factor c have the ratio c² R.
+    ratio = jit(jax.vmap(lambda points: sk.stein_ratio(points, -points)))
+    assert jnp.abs(standardised(ratio(draws) - 1)) < 4
+    assert_close(ratio(0.5 * draws), 0.25 * ratio(draws))
+
+
+def test_stein_ratio_of_one_particle_is_not_a_number(key):
+    assert jnp.isnan(sk.stein_ratio(*points_and_scores(key, 1, 3)))
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_moments_are_those_of_numpy(ddof, key):
+    points = 3 + jr.normal(key, (7, 3))
+    mean, covariance = sk.moments(points, ddof)
+    assert_close(mean, np.mean(points, axis=0))
+    assert_close(covariance, np.cov(points, rowvar=False, ddof=ddof))
+
+
+ONE, TWO = jnp.zeros((1, 2)), jnp.zeros((2, 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        pytest.param(lambda: sk.ksd2(TWO, TWO, statistic="W"), "statistic", id="an unknown statistic"),
+        pytest.param(lambda: sk.ksd2(ONE, ONE, statistic="U"), "statistic", id="no pair for the U-statistic"),
+        pytest.param(lambda: sk.ksd2(TWO, TWO, kernel=1.0), "kernel", id="a number for a kernel"),
+        pytest.param(lambda: sk.ksd2(TWO, ONE), "scores", id="ksd, one score for two particles"),
+        pytest.param(lambda: sk.stein_ratio(TWO, ONE), "scores", id="stein ratio, one score for two particles"),
+        pytest.param(lambda: sk.mmd2(TWO, jnp.zeros((2, 3))), "reference", id="samples of two dimensions"),
+        pytest.param(lambda: sk.mmd2(TWO, ONE, biased=False), "biased", id="no pair for the unbiased mmd"),
+        pytest.param(lambda: sk.moments(ONE, ddof=1), "ddof", id="one particle less one"),
+    ],
+)
+def test_bad_arguments_are_named(call, name, monkeypatch):
+    # The tests' own checks of shapes and types would speak first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=f"`{name}"):
+        call()

@@ -1,0 +1,254 @@
+"""Kernel rules against explicit loops over steps and anchors."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy.spatial.distance import pdist
+
+import steinkern as sk
+from tests.cases import random_positive_definite
+
+PRECISION = random_positive_definite(jr.key(0), 2)
+BASE = sk.Isotropic(sk.RBF(1.3))
+ADAPTIVE = sk.Isotropic(sk.RBF())
+DAMPING = 0.1
+NUM_STEPS = 6
+
+
+def log_density(x):
+    """Its curvature is `PRECISION` + diag(x²): another one at every point."""
+    return -0.5 * x @ PRECISION @ x - jnp.sum(x**4) / 12
+
+
+def log_saddle(x):
+    return 0.5 * x[0] ** 2 - 0.5 * x[1] ** 2 + jnp.sum(jnp.sin(3 * x)) + x[0] * x[1]
+
+
+CONVEX = sk.LogDensity(log_density).bind(jnp.zeros(2))
+SADDLE = sk.LogDensity(log_saddle).bind(jnp.zeros(2))
+EXACT = sk.Hessian(repair=None)
+
+
+def curvature_at(point) -> np.ndarray:
+    return np.asarray(PRECISION) + np.diag(np.asarray(point) ** 2)
+
+
+def damped(matrix, damping: float = DAMPING) -> np.ndarray:
+    return matrix + damping * np.trace(matrix) / 2 * np.eye(2)
+
+
+@eqx.filter_jit
+def step(rule, state, target, points):
+    return rule.update(state, target, points, None)
+
+
+def walk(rule, clouds, target=CONVEX) -> list:
+    """The kernels of successive steps through `clouds`."""
+    state, kernels = rule.init(target, clouds[0], None), []
+    for points in clouds:
+        state, kernel = step(rule, state, target, points)
+        kernels.append(kernel)
+    return kernels
+
+
+def median(points) -> float:
+    """The default bandwidth, in NumPy."""
+    return np.median(pdist(points, "sqeuclidean")) / (2 * np.log(len(points) + 1))
+
+
+def matrix_of(metric) -> np.ndarray:
+    return np.asarray(metric.root.T @ metric.root)
+
+
+def averaged(curvature=EXACT, kernel=BASE, **settings) -> sk.Averaged:
+    return sk.Averaged(curvature, kernel, sk.MetricSettings(DAMPING, **settings))
+
+
+def mixture(kernel=BASE, **options) -> sk.MixtureAt:
+    return sk.MixtureAt(EXACT, kernel, settings=sk.MetricSettings(DAMPING), **options)
+
+
+@pytest.fixture
+def clouds(key):
+    return jr.normal(key, (NUM_STEPS, 4, 2))
+
+
+def test_plain_adapts_the_kernel_and_remembers_nothing(clouds):
+    kernels = walk(sk.Plain(ADAPTIVE), clouds)
+    for kernel, points in zip(kernels, clouds, strict=True):
+        np.testing.assert_allclose(kernel.scalar.bandwidth, median(points), rtol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("refresh_every", [1, 3])
+def test_metric_is_the_running_average_at_the_last_refresh(decay, refresh_every, clouds):
+    average, expected = np.zeros((2, 2)), []
+    for t, points in enumerate(clouds, start=1):
+        rate = min(1 - 1 / t, decay)
+        average = rate * average + (1 - rate) * np.mean([curvature_at(point) for point in points], axis=0)
+        expected.append(damped(average) if (t - 1) % refresh_every == 0 else expected[-1])
+    kernels = walk(averaged(decay=decay, refresh_every=refresh_every), clouds)
+    np.testing.assert_allclose([matrix_of(kernel.metric) for kernel in kernels], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("decay", "measure_every", "refresh_every"), [(0.7, 2, 2), (0.7, 2, 4), (1.0, 3, 3), (0.7, 1, 2), (0.0, 2, 2)]
+)
+def test_curvature_is_measured_just_so_often(decay, measure_every, refresh_every, clouds):
+    """Without a running average, just where it is factorised."""
+    average, measurements, expected = np.zeros((2, 2)), 0, []
+    for t, points in enumerate(clouds):
+        if t % measure_every == 0:
+            measurements += 1
+            rate = min(1 - 1 / measurements, decay)
+            average = rate * average + (1 - rate) * np.mean([curvature_at(point) for point in points], axis=0)
+        expected.append(damped(average) if t % refresh_every == 0 else expected[-1])
+    rule = averaged(decay=decay, measure_every=measure_every, refresh_every=refresh_every)
+    kernels = walk(rule, clouds)
+    np.testing.assert_allclose([matrix_of(kernel.metric) for kernel in kernels], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weighting", ["exact", "euclidean"])
+def test_a_temperature_by_a_rule_is_that_of_the_particles_of_this_very_step(weighting, clouds):
+    rule = sk.MixtureAt(
+        EXACT,
+        BASE,
+        num_anchors=2,
+        temperature=sk.Median(),
+        weighting=weighting,
+        settings=sk.MetricSettings(DAMPING, refresh_every=2),
+    )
+    for kernel, points in zip(walk(rule, clouds[:3]), clouds, strict=False):
+        seen = [points] if weighting == "euclidean" else [points @ root.T for root in kernel.parts.metric.root]
+        np.testing.assert_allclose(kernel.temperature, np.mean([median(cloud) for cloud in seen]), rtol=1e-12)
+
+
+def test_bandwidth_is_that_of_the_whitened_particles_of_this_very_step(clouds):
+    for kernel, points in zip(walk(averaged(kernel=ADAPTIVE, refresh_every=3), clouds), clouds, strict=True):
+        whitened = points @ kernel.metric.root.T
+        np.testing.assert_allclose(kernel.base.scalar.bandwidth, median(whitened), rtol=1e-12)
+
+
+def test_repair_of_the_mean_is_equation_15_to_the_letter(clouds):
+    """The mean of the raw Hessians first, then |λ|: not the mean of repaired ones."""
+    points = clouds[0]
+    raw = -jax.jit(jax.vmap(jax.hessian(log_saddle)))(points)
+    values, vectors = np.linalg.eigh(np.mean(raw, axis=0))
+    assert values[0] < 0  # or there is nothing to mend
+    mended = np.maximum(np.abs(values), 1e-3 * np.mean(np.abs(values)))
+    rule = sk.Averaged(EXACT, BASE, sk.MetricSettings(DAMPING), repair="absolute")
+    (kernel,) = walk(rule, points[None], SADDLE)
+    np.testing.assert_allclose(matrix_of(kernel.metric), damped(vectors * mended @ vectors.T), rtol=1e-10)
+    (other,) = walk(averaged(sk.Hessian()), points[None], SADDLE)
+    assert np.max(np.abs(matrix_of(other.metric) - matrix_of(kernel.metric))) > 0.1
+
+
+def test_repair_of_a_mean_that_is_not_dense_is_refused(clouds):
+    rule = sk.Averaged(sk.Hessian(repair=None, diagonal=True), BASE, repair="absolute")
+    with pytest.raises(ValueError, match="`repair` of the mean needs dense curvature, got Diagonal"):
+        rule.init(CONVEX, clouds[0], None)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "symmetric"),
+    [
+        pytest.param(BASE, False, id="radial"),
+        pytest.param(sk.Graphical.coordinatewise(sk.RBF(1.3), 2), True, id="graphical"),
+    ],
+)
+def test_root_is_symmetric_just_where_rotations_do_not_cancel(kernel, symmetric, clouds):
+    (built,) = walk(averaged(kernel=kernel), clouds[:1])
+    assert np.allclose(built.metric.root, built.metric.root.T, rtol=1e-12) == symmetric
+
+
+def given_anchors(points):
+    return jnp.array([[0.5, -1.0], [2.0, 0.3]])
+
+
+@pytest.mark.parametrize(
+    ("anchors", "places"),
+    [
+        pytest.param(None, lambda points: points, id="all particles"),
+        pytest.param(3, lambda points: points[:3], id="the first three"),
+        pytest.param(given_anchors(None), given_anchors, id="given points"),
+    ],
+)
+@pytest.mark.parametrize("own_share", [1.0, 0.5, 0.0])
+def test_mixture_has_the_blended_metric_of_every_anchor(anchors, places, own_share, clouds):
+    sampler = sk.matrix_svgd("mixture", EXACT, BASE, anchors=anchors, own_share=own_share, damping=DAMPING)
+    points = clouds[0]
+    sampler.rule.check(points)
+    (kernel,) = walk(sampler.rule, clouds[:1])
+    own = np.stack([curvature_at(anchor) for anchor in places(points)])
+    expected = [damped(own_share * each + (1 - own_share) * own.mean(0)) for each in own]
+    np.testing.assert_array_equal(kernel.anchors, places(points))
+    np.testing.assert_allclose(jax.vmap(lambda root: root.T @ root)(kernel.parts.metric.root), expected, rtol=1e-12)
+
+
+def test_mixture_adapts_the_bandwidth_to_all_particles_in_every_anchors_metric(clouds):
+    (kernel,) = walk(mixture(ADAPTIVE, num_anchors=3), clouds[:1])
+    whitened = jax.vmap(lambda root: clouds[0] @ root.T)(kernel.parts.metric.root)
+    expected = [median(points) for points in whitened]
+    np.testing.assert_allclose(kernel.parts.base.scalar.bandwidth, expected, rtol=1e-12)
+
+
+def test_anchors_move_with_the_particles_while_their_metrics_are_kept(clouds):
+    rule = sk.MixtureAt(EXACT, BASE, settings=sk.MetricSettings(DAMPING, refresh_every=2))
+    kernels = walk(rule, clouds[:3])
+    roots = [np.asarray(kernel.parts.metric.root) for kernel in kernels]
+    np.testing.assert_array_equal([kernel.anchors for kernel in kernels], clouds[:3])
+    np.testing.assert_array_equal(roots[1], roots[0])
+    assert not np.allclose(roots[2], roots[1])
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        pytest.param(lambda: mixture(num_anchors=5), "`anchors` must be at most the number of particles, 4", id="many"),
+        pytest.param(lambda: mixture(num_anchors=0), "`anchors` must be a whole number of at least 1", id="none"),
+        pytest.param(lambda: mixture(anchors=jnp.ones((2, 3))), r"`anchors` must have shape \(l, 2\)", id="dimension"),
+        pytest.param(lambda: mixture(own_share=1.5), "`own_share` must lie between 0 and 1", id="share"),
+        pytest.param(lambda: mixture(temperature=0.0), "`temperature` must be positive", id="temperature"),
+        pytest.param(lambda: sk.MetricSettings(0.0), "`damping` must be positive", id="damping"),
+        pytest.param(lambda: sk.MetricSettings(decay=1.5), "`decay` must lie between 0 and 1", id="decay"),
+        pytest.param(
+            lambda: sk.MetricSettings(refresh_every=2, measure_every=0),
+            "`measure_every` must be a whole number",
+            id="measure",
+        ),
+        pytest.param(
+            lambda: sk.MetricSettings(refresh_every=3, measure_every=2),
+            "`refresh_every` must be a multiple of `measure_every`, 2, got 3",
+            id="refresh without a measurement",
+        ),
+        pytest.param(
+            lambda: sk.MetricSettings(refresh_every=0), "`refresh_every` must be a whole number", id="refresh"
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(rule, message, clouds):
+    with pytest.raises(ValueError, match=message):
+        rule().check(clouds[0])
+
+
+def test_a_numpy_integer_counts_anchors_like_any_other():
+    assert sk.matrix_svgd("mixture", EXACT, anchors=np.int64(3)).rule.num_anchors == 3
+
+
+def test_a_whole_walk_and_another_damping_compile_once(clouds):
+    traces = []
+
+    def counted(x):
+        traces.append(x)
+        return log_density(x)
+
+    target = sk.LogDensity(counted).bind(jnp.zeros(2))
+    rules = [sk.Averaged(EXACT, BASE, sk.MetricSettings(damping, 0.7, 2)) for damping in (0.1, 0.2)]
+    states = [rule.init(target, clouds[0], None) for rule in rules]
+    traces.clear()
+    for points in clouds[:2]:
+        states = [step(rule, state, target, points)[0] for rule, state in zip(rules, states, strict=True)]
+    assert len(traces) == 1

@@ -1,0 +1,202 @@
+"""KFAC against the blocks of the exact Fisher matrix where it is exact, and against its definition where it is not."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from scipy.special import softmax
+
+import steinkern as sk
+from tests.core.test_operators import dense_matrix
+from tests.kfac_cases import (
+    CURVED,
+    LINEAR,
+    NOISY,
+    NUM_DATA,
+    PRIOR_PRECISION,
+    RATE,
+    RELU,
+    Case,
+    Example,
+    assert_close,
+    assert_exact,
+    cases,
+    compared,
+    compared_in,
+    exact_blocks,
+    filled,
+    flat,
+    measured_in,
+)
+
+# ------------------------------------------------------------------------------------------------ where KFAC is exact
+
+
+@cases(*LINEAR)
+def test_on_a_deep_linear_network_with_gaussian_noise_the_blocks_are_those_of_the_fisher_matrix(case, generator):
+    assert_exact(compared_in(case, *case.draw(generator, 4)))
+
+
+@cases(*CURVED)
+def test_for_a_single_example_the_blocks_are_those_of_the_fisher_matrix(case, generator):
+    """In the order of the coordinates too: the Fisher matrix is that of the flattened pytree."""
+    assert_exact(compared_in(case, *case.draw(generator, 1)))
+
+
+@cases(LINEAR[1], NOISY)
+def test_the_noise_has_half_an_entry_an_output_and_example(case, generator):
+    kfac = measured_in(case, *case.draw(generator, 4))
+    assert_close(kfac.parts[-1].entries, [NUM_DATA * case.sizes[-1] / 2 + RATE * np.exp(0.4)])
+
+
+# ------------------------------------------------------------------------------------------ the definition, by a loop
+
+SLOPES = {
+    jax.nn.relu: (lambda z: np.maximum(z, 0), lambda z: 1.0 * (z > 0)),
+    jnp.tanh: (np.tanh, lambda z: np.cosh(z) ** -2),
+}
+
+
+def run_by_hand(case: Case, layers, x) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """For one example: every layer's input, the Jacobian of the prediction at every layer's output, the prediction."""
+    activation, slope = SLOPES[case.activation]
+    inputs, outputs = [], []
+    for layer in layers:
+        inputs.append(np.asarray(x))
+        bias = 0.0 if layer.bias is None else np.asarray(layer.bias)
+        outputs.append(np.asarray(layer.weight) @ inputs[-1] + bias)
+        x = activation(outputs[-1])
+    jacobians = [np.eye(len(outputs[-1]))]
+    for layer, z in zip(layers[:0:-1], outputs[-2::-1], strict=True):
+        jacobians.append(jacobians[-1] @ np.asarray(layer.weight) @ np.diag(slope(z)))
+    return inputs, jacobians[::-1], outputs[-1]
+
+
+def output_information(case: Case, parameters, prediction: np.ndarray) -> np.ndarray:
+    if case.noisy:
+        return np.exp(-parameters["log_variance"]) * np.eye(len(prediction))
+    share = softmax(prediction)
+    return np.diag(share) - np.outer(share, share)
+
+
+def defined(case: Case, parameters, data: Example, which: int) -> np.ndarray:
+    """N × (the mean Fisher information at a layer's output) ⊗ (the mean of x̄x̄ᵀ) + the prior, one entry at a time."""
+    layer = parameters["layers"][which]
+    outer, information = [], []
+    for x in data.x:
+        inputs, jacobians, prediction = run_by_hand(case, parameters["layers"], x)
+        padded = inputs[which] if layer.bias is None else np.append(inputs[which], 1.0)
+        weight = output_information(case, parameters, prediction)
+        outer.append(np.outer(padded, padded))
+        information.append(jacobians[which].T @ weight @ jacobians[which])
+    left, right = NUM_DATA * np.mean(information, axis=0), np.mean(outer, axis=0)
+    rows, columns = layer.weight.shape
+    places = [(i, j) for i in range(rows) for j in range(columns)]
+    if layer.bias is not None:
+        places += [(i, columns) for i in range(rows)]
+    product = [[left[i, k] * right[j, l] for k, l in places] for i, j in places]
+    return np.array(product) + PRIOR_PRECISION * np.eye(len(places))
+
+
+@cases(RELU, NOISY, CURVED[4])
+def test_the_blocks_are_the_product_of_the_means_over_examples(case, generator):
+    network, data = case.network(generator), case.data(generator, 3)
+    outcome = compared_in(case, flat(network), data)
+    blocks = [defined(case, network, data, which) for which in range(len(case.bias))]
+    size = sum(map(len, blocks))
+    matrix = dense_matrix(outcome.kfac)
+    assert_close(matrix[:size, :size], scipy.linalg.block_diag(*blocks))
+    assert np.max(np.abs(matrix - exact_blocks(outcome))) > 1e-3  # it is an approximation
+
+
+# ------------------------------------------------------------------------------------------------------------- scaling
+
+
+def test_a_minibatch_stands_for_all_data(generator):
+    point, data = NOISY.draw(generator, 3)
+    twice = jax.tree.map(lambda rows: jnp.concatenate([rows, rows]), data)
+    fewer = eqx.tree_at(lambda target: target.num_data, NOISY.target, np.asarray(3.0))
+    matrix, doubled, scaled = (
+        dense_matrix(measured_in(NOISY, point, batch, target))
+        for batch, target in ((data, NOISY.target), (twice, NOISY.target), (data, fewer))
+    )
+    assert_close(doubled, matrix)
+    prior = np.diag(np.append(np.full(len(point) - 1, PRIOR_PRECISION), RATE * np.exp(0.4)))
+    assert_close(matrix - prior, NUM_DATA / 3 * (scaled - prior))
+
+
+def test_tempering_multiplies_the_curvature(generator):
+    point, data = NOISY.draw(generator, 3)
+    tempered = NOISY.target.tempered(np.asarray(0.3))
+    expected = 0.3 * dense_matrix(measured_in(NOISY, point, data))
+    assert_close(dense_matrix(measured_in(NOISY, point, data, tempered)), expected)
+
+
+# --------------------------------------------------------------------------------------------------------------- prior
+
+
+def with_prior(log_prior) -> sk.Posterior:
+    return eqx.tree_at(lambda target: target.log_prior, NOISY.target, log_prior)
+
+
+def coordinates(parameters) -> jax.Array:
+    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(parameters)])
+
+
+def test_the_prior_is_a_shift_of_its_mean_over_a_layer_and_exact_elsewhere(generator):
+    point, data = NOISY.draw(generator, 3)
+    precision = generator.uniform(size=len(point))
+    flat_prior, curved = (
+        measured_in(NOISY, point, data, with_prior(prior))
+        for prior in (lambda _: 0.0, lambda parameters: -0.5 * jnp.sum(precision * coordinates(parameters) ** 2))
+    )
+    start = 0
+    for part, without in zip(curved.parts[:-1], flat_prior.parts[:-1], strict=True):
+        assert_close(part.shift, np.mean(precision[start : start + part.size]))
+        assert without.shift == 0
+        assert_close(part.left.matrix, without.left.matrix)
+        assert_close(part.right.matrix, without.right.matrix)
+        start += part.size
+    assert_close(curved.parts[-1].entries, flat_prior.parts[-1].entries + precision[-1:])
+
+
+def test_the_prior_counts_with_its_row_sums_and_those_below_zero_not_at_all(generator):
+    point, data = NOISY.draw(generator, 3)
+    slopes = np.arange(float(len(point)))
+
+    def log_prior(parameters):
+        x = coordinates(parameters)
+        return -0.25 * jnp.sum(x) ** 2 + 0.5 * jnp.sum(slopes * x**2)
+
+    kfac = measured_in(NOISY, point, data, with_prior(log_prior))
+    rows = np.maximum(len(point) / 2 - slopes, 0.0)
+    first, second = kfac.parts[0].size, kfac.parts[1].size
+    assert_close(kfac.parts[0].shift, np.mean(rows[:first]))
+    assert_close(kfac.parts[1].shift, np.mean(rows[first : first + second]))
+    assert_close(kfac.parts[2].entries, [NUM_DATA * 2 / 2 + rows[-1]])
+
+
+# ----------------------------------------------------------------------------------------- networks of other structure
+
+
+def test_a_constrained_parameter_has_its_curvature_in_unconstrained_coordinates(generator):
+    """With the noise's standard deviation σ = exp(u): log σ² = 2u, so 4 times the entry of the logarithm."""
+
+    def model(parameters, example):
+        (x,) = parameters["layers"]
+        return jnp.concatenate([x(example.x), 2 * jnp.log(parameters["deviation"])[None]])
+
+    def log_likelihood(parameters, example):
+        return sk.GaussianNoise().log_prob(model(parameters, example), example.label)
+
+    def log_prior(parameters):
+        return -0.5 * jnp.sum(coordinates(parameters["layers"]) ** 2) - parameters["deviation"]
+
+    network = {"layers": [filled(generator, eqx.nn.Linear, 3, 2)], "deviation": jnp.asarray(1.7)}
+    target = sk.Posterior(log_prior, log_likelihood, NUM_DATA, support={"deviation": sk.positive}).bind(network)
+    point = flat({**network, "deviation": np.log(1.7)})
+    outcome = compared(model, sk.GaussianNoise(), target, point, NOISY.data(generator, 4))
+    # "deviation" comes before "layers"; its own prior −σ has the curvature σ in u.
+    assert_close(outcome.kfac.parts[0].entries, [4 * NUM_DATA + 1.7])
+    assert_exact(outcome)

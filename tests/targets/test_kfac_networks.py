@@ -1,0 +1,234 @@
+"""KFAC of networks that users write, and what is refused with a reason."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+import steinkern as sk
+from tests.core.test_operators import dense_matrix, largest_array
+from tests.kfac_cases import (
+    NOISY,
+    NUM_DATA,
+    PRIOR_PRECISION,
+    RELU,
+    Case,
+    Example,
+    assert_close,
+    assert_exact,
+    compared,
+    filled,
+    flat,
+    log_prior,
+    measured,
+    measured_in,
+)
+
+
+class Mixed(eqx.Module):
+    """Layers deep in the tree between parameters of other kinds, a scalar output, and a layer of a scalar input."""
+
+    scale: jax.Array
+    mlp: eqx.nn.MLP
+    norm: eqx.nn.LayerNorm
+    time: eqx.nn.Linear
+
+    def __init__(self, *, key):
+        self.scale = jnp.ones((1, 3))
+        self.mlp = eqx.nn.MLP(3, "scalar", 4, 1, jnp.tanh, key=key)
+        self.norm = eqx.nn.LayerNorm(3)
+        self.time = eqx.nn.Linear("scalar", 3, key=key)
+
+    def __call__(self, x):
+        return self.mlp(self.norm(self.scale[0] * x + self.time(x[0])))
+
+
+def partitioned(network, trainable=eqx.is_inexact_array) -> tuple[Any, sk.Posterior, Callable[..., jax.Array]]:
+    """The parameters of a user's network, their posterior and the model, by `eqx.partition` and `eqx.combine`."""
+    parameters, rest = eqx.partition(network, trainable)
+
+    def model(parameters, example):
+        return jnp.atleast_1d(eqx.combine(parameters, rest)(example.x))
+
+    def log_likelihood(parameters, example):
+        return sk.Bernoulli().log_prob(model(parameters, example), example.label)
+
+    def log_prior(parameters):
+        return -0.5 * PRIOR_PRECISION * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(parameters))
+
+    return parameters, sk.Posterior(log_prior, log_likelihood, NUM_DATA).bind(parameters), model
+
+
+def one_example(generator) -> Example:
+    return Example(jnp.asarray(generator.standard_normal((1, 3))), jnp.asarray(np.ones((1, 1))))
+
+
+@pytest.mark.parametrize(
+    ("make", "parts", "wrapped"),
+    [
+        pytest.param(partial(eqx.nn.MLP, 3, 1, 4, 2), [sk.Kronecker] * 3, lambda model: model, id="an MLP"),
+        pytest.param(
+            Mixed,
+            [sk.Diagonal, *[sk.Kronecker] * 2, *[sk.Diagonal] * 2, sk.Kronecker],
+            eqx.filter_jit,
+            id="mixed, in a jitted model",
+        ),
+    ],
+)
+def test_a_network_of_ones_own_is_partitioned_and_combined_in_the_model(make, parts, wrapped, generator):
+    parameters, target, model = partitioned(filled(generator, make))
+    outcome = compared(wrapped(model), sk.Bernoulli(), target, flat(parameters), one_example(generator))
+    assert [type(part) for part in outcome.kfac.parts] == parts
+    assert_exact(outcome)
+
+
+FROZEN = {
+    "a layer": lambda net: net.layers[0],
+    "the weights of a layer": lambda net: net.layers[0].weight,
+    "the bias of a layer": lambda net: net.layers[1].bias,
+}
+
+
+@pytest.mark.parametrize("where", FROZEN.values(), ids=FROZEN.keys())
+def test_what_a_partition_keeps_fixed_has_no_coordinates(where, generator):
+    network = filled(generator, partial(eqx.nn.MLP, 3, 1, 4, 1))
+    free = jax.tree.map(eqx.is_inexact_array, network)
+    free = eqx.tree_at(where, free, replace_fn=lambda node: jax.tree.map(lambda _: False, node))
+    parameters, target, model = partitioned(network, free)
+    outcome = compared(model, sk.Bernoulli(), target, flat(parameters), one_example(generator))
+    assert outcome.kfac.size == len(flat(parameters)) < len(flat(eqx.filter(network, eqx.is_array)))
+    assert_exact(outcome)
+
+
+def test_features_that_are_whole_numbers_are_as_good_as_any(generator):
+    point, data = NOISY.draw(generator, 3)
+    whole = Example(np.round(3 * data.x), data.label)
+    expected = measured_in(NOISY, point, whole)
+    with jax.numpy_dtype_promotion("standard"):  # as people run it who mix types
+        mixed = whole._replace(x=whole.x.astype(np.int32))
+        actual = measured_in(NOISY, point, mixed)
+    assert_close(dense_matrix(actual), dense_matrix(expected))
+
+
+def test_a_layer_whose_output_goes_nowhere_has_the_curvature_of_the_prior(generator):
+    def model(first, second, x):
+        second(x)
+        return first(x)
+
+    point, data = SQUARE.draw(generator, 2)
+    kfac = measured(calling(model), sk.Gaussian(), SQUARE.target, point, data)
+    assert_close(dense_matrix(kfac.parts[1]), PRIOR_PRECISION * np.eye(12))
+
+
+# ------------------------------------------------------------------------------------------------------- size and type
+
+
+def test_nothing_is_larger_than_the_jacobians_at_the_outputs_of_the_layers(generator):
+    """Neither a d×d matrix, nor a matrix of outputs by outputs, or gradients in all weights, for every example."""
+    examples, width = 30, 40
+    case = Case("wide", sk.GaussianNoise(), jax.nn.relu, (8, width, width, 2), (True,) * 3)
+    point, data = case.draw(generator, examples)
+    target = case.target
+    largest = largest_array(lambda point: case.kfac(target, point, data), point)
+    jacobians = examples * 3 * width  # two means and the logarithm of the variance
+    assert largest == jacobians < min(len(point) ** 2, examples * width**2, examples * 3 * len(point))
+
+
+def test_float32_networks_have_float32_curvature(generator):
+    network, data = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32), (NOISY.network(generator), NOISY.data(generator, 3))
+    )
+    target = NOISY.target.bind(network)
+    shapes = jax.eval_shape(lambda point: NOISY.kfac(target, point, data), flat(network))
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {np.dtype("float32")}
+
+
+# ------------------------------------------------------------------------------------------------------ what is refused
+
+
+def calling(call) -> Callable[..., jax.Array]:
+    """A model that does `call(first, second, x)` with the two layers of `SQUARE`."""
+    return lambda parameters, example: call(*parameters["layers"], example.x)
+
+
+SQUARE = Case("square", sk.Gaussian(), None, (3, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(lambda a, b, x: a(a(b(x))), r"called once an example; one .* \(3, 3\) was called 2", id="twice"),
+        pytest.param(lambda a, b, x: a(x), r"called once an example; one .* \(3, 3\) was called 0 times", id="never"),
+        pytest.param(
+            lambda a, b, x: b((a.weight @ jnp.stack([x, x], axis=1))[:, 0]),
+            r"call each layer on one example: a vector of 3, got shape \(3, 2\)",
+            id="batch",
+        ),
+    ],
+)
+def test_layers_that_are_not_called_once_on_a_vector_are_refused(call, message, generator):
+    point, data = SQUARE.draw(generator, 2)
+    with pytest.raises(ValueError, match=message):
+        sk.KFAC(calling(call), sk.Gaussian())(SQUARE.target, point, data)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda a, b, x: a(jnp.sum(jax.vmap(b)(jnp.stack([x, 2 * x])), axis=0)), id="mapped"),
+        pytest.param(lambda a, b, x: a(jax.lax.scan(lambda x, _: (b(x), None), x, None, 2)[0]), id="scanned"),
+    ],
+)
+def test_a_layer_that_is_called_once_for_several_inputs_has_no_number_for_curvature(call, generator):
+    """What the taps then hold are sums over the inputs, which nobody should mistake for the curvature."""
+    point, data = SQUARE.draw(generator, 2)
+    first, second = measured(calling(call), sk.Gaussian(), SQUARE.target, point, data).parts
+    assert jnp.all(jnp.isfinite(first.left.matrix))
+    assert jnp.all(jnp.isnan(second.left.matrix))
+
+
+def test_parameters_without_a_linear_layer_are_refused():
+    target = sk.Posterior(lambda x: 0.0, lambda x, example: jnp.sum(x), NUM_DATA).bind(jnp.zeros(3))
+    with pytest.raises(ValueError, match=r"`KFAC` found no `equinox.nn.Linear`.* use `Fisher\(model, likelihood\)`"):
+        sk.KFAC(lambda x, example: x, sk.Gaussian())(target, jnp.zeros(3), jnp.ones((2, 1)))
+
+
+def test_constraints_on_a_layer_are_refused(generator):
+    network = jax.tree.map(jnp.abs, NOISY.network(generator))
+    target = sk.Posterior(log_prior, NOISY.log_likelihood, NUM_DATA, support={"layers": sk.positive}).bind(network)
+    with pytest.raises(ValueError, match=r"`KFAC` needs linear layers without constraints.*layers\.0\.weight"):
+        NOISY.kfac(target, flat(network), NOISY.data(generator, 2))
+
+
+@pytest.mark.parametrize(
+    ("target", "data"),
+    [
+        pytest.param(sk.LogDensity(log_prior, space=NOISY.target.space), jnp.ones((2, 3)), id="plain log density"),
+        pytest.param(NOISY.target, None, id="no data"),
+    ],
+)
+def test_a_target_without_single_examples_is_refused(target, data):
+    with pytest.raises(ValueError, match="`KFAC` needs single examples: give a `Posterior` and `data` to `fit`"):
+        NOISY.kfac(target, jnp.zeros(target.space.layout.size), data)
+
+
+def test_a_model_or_a_likelihood_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="`model` must be a function of the parameters and one example, got 3"):
+        sk.KFAC(3, sk.Gaussian())
+    with pytest.raises(ValueError, match=r"`likelihood` must be a likelihood such as `Categorical\(\)`, got 'softmax'"):
+        sk.KFAC(RELU.output, "softmax")
+
+
+@pytest.fixture(autouse=True)
+def _untyped_errors(request):
+    """Refusals are those of an installation without the type checker, which would speak first."""
+    refusing = "refused" in request.node.name
+    jaxtyping.config.update("jaxtyping_disable", refusing)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
