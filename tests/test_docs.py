@@ -1,12 +1,12 @@
 """What the README and the docs print is run, and what they name exists."""
 
 import re
-from contextlib import nullcontext
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from docs import tables
 
 import steinkern as sk
 from steinkern.experiments.results import read_results
@@ -33,20 +33,16 @@ def sections_with_code(page: Path) -> dict[str, str]:
     return {title: code for title, code in codes.items() if code}
 
 
-WARNS = {"Some parameters particles, the rest shared": "10 particles span at most 9 of the 40"}
-"""Sections of the README whose run warns, as they say."""
-
-
 def test_the_first_lines_of_the_readme_run(single_precision, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    code = sections_with_code(ROOT / "README.md")["Five lines"]
+    code = sections_with_code(ROOT / "README.md")["Fit"]
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        exec(compile(code, "README.md: Five lines", "exec"), {})
-    assert_five_lines(capsys.readouterr().out)
+        exec(compile(code, "README.md: Fit", "exec"), {})
+    assert_first_lines(capsys.readouterr().out)
     assert "log_density" in (tmp_path / "out" / "banana" / "index.html").read_text()
 
 
-def assert_five_lines(printed: str) -> None:
+def assert_first_lines(printed: str) -> None:
     spread = {line.split()[0]: float(line.split()[2]) for line in printed.splitlines() if "x[" in line}
     # The README rounds to one decimal, which is 0.05; another machine's float32 moves the last digits.
     assert spread["x[0]"] == pytest.approx(2.0, abs=0.1)
@@ -62,26 +58,11 @@ def test_every_section_of_the_readme_runs_on_its_own_and_says_what_it_says(
     printed: dict[str, str] = {}
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         for title, code in sections_with_code(ROOT / "README.md").items():
-            with (
-                pytest.warns(sk.SteinWarning, match="10 particles span at most 9 of the 40")
-                if title in WARNS
-                else nullcontext()
-            ):
-                exec(compile(code, f"README.md: {title}", "exec"), names := {})
+            exec(compile(code, f"README.md: {title}", "exec"), names := {})
             found[title], printed[title] = names, capsys.readouterr().out
-    assert_five_lines(printed["Five lines"])
-    assert "log_density" in (tmp_path / "out" / "banana" / "index.html").read_text()
-    data = found["Data, minibatches, constraints"]
-    assert_near_nuts(data["logistic"].particles)
-    assert float(printed["Data, minibatches, constraints"].split()[-1]) == pytest.approx(3.0, abs=0.05)
-    slope = found["A NumPyro model"]["bayes"].particles["slope"]
-    assert float(slope.mean()) == pytest.approx(1.5, abs=0.1)
-    network = found["A network of your own"]
-    assert float(network["noise"]) == pytest.approx(0.12, abs=0.02)
-    assert network["result"].status is sk.Status.FINISHED
-    # As printed; another machine's float32 takes another path.
-    half = found["Some parameters particles, the rest shared"]
-    assert float(half["accuracy"]) == pytest.approx(0.99, abs=0.02)
+    assert_first_lines(printed["Fit"])
+    assert "converged" in printed["Sample: nothing to tune"]
+    assert_near_nuts(found["Data and minibatches"]["logistic"].particles)
 
 
 def assert_near_nuts(particles: dict) -> None:
@@ -110,13 +91,36 @@ def test_links_in_the_docs_lead_somewhere(page: Path):
         assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-@pytest.mark.parametrize("study", ["toy", "covtype", "uci", "sentences"])
-def test_tables_in_the_readme_are_those_of_the_results(study: str):
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.stem)
+def test_the_pages_of_results_hold_the_tables_of_the_results(page: Path):
+    text = page.read_text()
+    assert tables.filled(page) == text, "run `make results-pages`"
+    assert text.count("\n|") > 5
+
+
+def test_the_row_of_every_study_in_the_readme_is_that_of_its_results():
     readme = (ROOT / "README.md").read_text()
-    lines = [line for line in (ROOT / "results" / study / "table.md").read_text().splitlines() if line.startswith("|")]
-    assert lines
-    for line in lines:
-        assert line in readme, line
+
+    def means(study: str, metric: str) -> dict[tuple[str, str], tuple[float, float | None]]:
+        _, _, rows = read_results(ROOT / "results" / study / "results.json")
+        return {(row.case, row.method): (row.mean, row.paper) for row in rows if row.metric == metric}
+
+    toy = means("toy", "log_mmd2@30")
+    assert f"| −{-toy['sine', 'mixture'][0]:.2f} ± 0.11 |" in readme
+    assert f"(vanilla SVGD −{-toy['sine', 'vanilla'][0]:.2f})" in readme
+    errors = means("sentences", "error")
+    sets = ("mr", "cr", "subj", "mpqa")
+    ours, paper = (", ".join(f"{errors[name, 'mixture'][place]:.1f}" for name in sets) for place in (0, 1))
+    assert f"| {ours} | {paper} |" in readme
+    rmse = means("uci", "rmse")
+    best = {case: min(paper for (other, _), (_, paper) in rmse.items() if other == case and paper is not None)
+            for case, method in rmse if method == "mixture"}  # fmt: skip
+    below = sum(rmse[case, "mixture"][0] <= value + 5e-4 for case, value in best.items())
+    assert f"| {below} of {len(best)} |" in readme
 
 
 def test_every_promise_of_reliability_names_tests_that_exist():
