@@ -198,7 +198,7 @@ def walls(number: int) -> Iterator[bool]:
     for seed in range(number):
         result = fit(walled, sk.sgld(0.02), np.minimum(draws(seed), 2.0), 200)
         inside = bool(np.all(np.asarray(result.points)[:, 0] < 2.2))
-        yield inside and result.status is sk.Status.FINISHED and result.faults.frozen > 0
+        yield inside and result.status is sk.Status.FINISHED and result.faults.moved_back > 0
 
 
 def saddle(x):

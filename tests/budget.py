@@ -9,8 +9,11 @@ import time
 
 import pytest
 
-MOST_SHARE = 0.02
-"""Of the whole run's processor time: about 8 s of a run that takes four minutes on two cores."""
+MOST_SECONDS, MOST_SHARE = 5.0, 0.02
+"""A test over its budget takes more than both, in processor seconds and of the whole run.
+
+The share scales with the machine; the seconds are for runs with a warm compilation cache, in which all tests are cheap.
+"""
 LEAST_TESTS = 1000
 """A run of fewer tests is a selection, of which one test may well be a large share."""
 
@@ -41,7 +44,8 @@ class Budget:
         now = processor_seconds()
         properties = outcome.get_result().user_properties
         properties.append(("processor seconds", now - self._last))
-        if item.get_closest_marker("slow"):
+        slow = item.get_closest_marker("slow")
+        if slow and slow.kwargs.get("reason"):
             properties.append(("slow", True))
         self._last = now
 
@@ -56,7 +60,7 @@ class Budget:
         """Tests that take more than their share of a whole run, and give no reason by the marker `slow`."""
         if not self.enforced or len(self.costs) < LEAST_TESTS:
             return []
-        limit = MOST_SHARE * sum(self.costs.values())
+        limit = max(MOST_SECONDS, MOST_SHARE * sum(self.costs.values()))
         return [test for test, cost in self.costs.items() if cost > limit and test not in self.excused]
 
     @pytest.hookimpl(hookwrapper=True)
@@ -77,7 +81,7 @@ class Budget:
         terminalreporter.line(f"{total:7.1f} s  in all, of {len(self.costs)} tests")
         for test in self.over():
             terminalreporter.line(
-                f"OVER BUDGET: {test} takes more than {MOST_SHARE:.0%} of the run. Make it cheaper, mark it "
-                "`thorough`, or mark it `slow` with the reason why it must be in the default set.",
+                f"OVER BUDGET: {test} takes more than {MOST_SECONDS:.0f} s and {MOST_SHARE:.0%} of the run. Make it "
+                "cheaper, mark it `thorough`, or mark it `slow` with the reason why it must be in the default set.",
                 red=True,
             )

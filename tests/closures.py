@@ -3,6 +3,8 @@
 Each is −½ Σ (x[INDEX] − DATA)², with arrays of its own.
 """
 
+import argparse
+import collections
 import dataclasses
 import functools
 import types
@@ -246,6 +248,13 @@ KINDS = {
     ),
     "named tuple": lambda index, data: (lambda held: lambda x: density(x, held.index, held.data))(Pair(index, data)),
     "dataclass": lambda index, data: (lambda held: lambda x: density(x, held.index, held.data))(Held(index, data)),
+    "namespace": lambda index, data: (lambda held: lambda x: density(x, held.index, held.data))(
+        types.SimpleNamespace(index=index, data=data)
+    ),
+    "arguments of a command": lambda index, data: (lambda held: lambda x: density(x, held.index, held.data))(
+        argparse.Namespace(index=index, data=data)
+    ),
+    "deque": lambda index, data: (lambda held: lambda x: density(x, *held))(collections.deque([index, data])),
     "cached function": cached,
     "module": module,
     "attributes of a module": module_attributes,

@@ -52,7 +52,8 @@ def pytest_configure(config):
     if not as_users_compile and not hasattr(config, "workerinput"):  # workers have the environment of their parent
         switches = known_switches(list(QUICK_XLA))
         os.environ["XLA_FLAGS"] = " ".join([*switches, os.environ.get("XLA_FLAGS", "")])
-    config.pluginmanager.register(Budget(enforced=not checked), "budget")
+    default = config.option.markexpr == "not soak and not thorough"
+    config.pluginmanager.register(Budget(enforced=default and not checked), "budget")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import steinkern as sk
 from steinkern import cli
-from steinkern.core.checkpoint import DamagedCheckpoint, Saved, read, write
+from steinkern.core.checkpoint import CheckpointContents, DamagedCheckpoint, read, write
 from steinkern.experiments.data.datasets import path_of, read_arrays
 from tests.commands import check_words, run
 
@@ -264,7 +264,7 @@ def harm(draw, content: bytes) -> bytes:
 @pytest.fixture(scope="module")
 def checkpoint_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint") / "step-1.ckpt"
-    write(path, Saved(1, {"n": 3}, {"stride": 1}, [np.arange(10.0), np.arange(3)]))
+    write(path, CheckpointContents(1, {"n": 3}, {"stride": 1}, [np.arange(10.0), np.arange(3)]))
     return path, path.read_bytes()
 
 

@@ -12,7 +12,7 @@ import warnings
 import pytest
 
 import steinkern
-from steinkern._moved import MOVED, PUBLIC
+from steinkern._moved import MOVED, PUBLIC, RENAMED
 
 EXTRAS = ("arviz", "blackjax", "matplotlib", "numpyro", "openpyxl", "pooch", "pymc", "pytensor", "sklearn", "typer")
 CODE = f"""
@@ -61,3 +61,11 @@ def test_importing_an_old_path_leaves_the_functions_of_that_name():
     importlib.import_module("steinkern.fit")
     assert callable(steinkern.fit)
     assert callable(steinkern.combine)
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_old_names_are_the_new_classes_with_a_warning(old):
+    with pytest.warns(DeprecationWarning, match=f"`steinkern.{old}` is now `steinkern.{RENAMED[old]}`"):
+        assert getattr(steinkern, old) is getattr(steinkern, RENAMED[old])
+    with pytest.warns(DeprecationWarning, match="is now"):
+        assert steinkern.Faults(3).frozen == 3

@@ -173,7 +173,7 @@ def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
 
 
 SPEAKING = (
-    "inference/fit", "core/arrays", "inference/end_check", "core/particles", "results/result",
+    "inference/fit", "inference/prepare", "core/arrays", "inference/end_check", "core/particles", "results/result",
     "inference/run_warnings", "inference/advice",
 )  # fmt: skip
 

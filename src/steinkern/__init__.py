@@ -1,12 +1,15 @@
 """Posteriors as a handful of well-placed particles: Stein variational inference with matrix-valued kernels."""
 
 import sys as _sys
+import warnings as _warnings
 from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 from types import ModuleType as _ModuleType
+from typing import Any as _Any
 
 from . import interop as interop
 from ._moved import MOVED as _MOVED
+from ._moved import RENAMED as _RENAMED
 from ._moved import keep_old_paths as _keep_old_paths
 from .core.checkpoint import CheckpointError as CheckpointError
 from .core.metric import AbstractMetric as AbstractMetric
@@ -65,10 +68,10 @@ from .samplers.half_bayesian import HalfBayesian as HalfBayesian
 from .samplers.half_bayesian import half_bayesian as half_bayesian
 from .samplers.hamiltonian import Hamiltonian as Hamiltonian
 from .samplers.kernel_rule import AbstractKernelRule as AbstractKernelRule
-from .samplers.kernel_rule import Averaged as Averaged
+from .samplers.kernel_rule import AnchorMixture as AnchorMixture
+from .samplers.kernel_rule import AverageMetric as AverageMetric
+from .samplers.kernel_rule import FixedKernel as FixedKernel
 from .samplers.kernel_rule import MetricSettings as MetricSettings
-from .samplers.kernel_rule import MixtureAt as MixtureAt
-from .samplers.kernel_rule import Plain as Plain
 from .samplers.langevin import PSGLD as PSGLD
 from .samplers.langevin import SGLD as SGLD
 from .samplers.langevin import psgld as psgld
@@ -122,8 +125,12 @@ def __dir__() -> list[str]:
     return sorted(name for name in own if name == "__version__" or not name.startswith("_"))
 
 
-def __getattr__(name: str) -> _ModuleType:
-    """Modules at their old paths."""
+def __getattr__(name: str) -> _Any:
+    """Modules at their old paths, and classes by their old names."""
     if name in _MOVED:
         return _sys.modules[f"{__name__}.{name}"]
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        _warnings.warn(f"`steinkern.{name}` is now `steinkern.{new}`.", DeprecationWarning, stacklevel=2)
+        return globals()[new]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Module paths of version 0.1, for one more release: they still import, with a `DeprecationWarning`."""
+"""Module paths and names of version 0.1, for one more release: each gives a `DeprecationWarning`."""
 
 import importlib
 import sys
@@ -53,6 +53,9 @@ MOVED = {
 }
 """Old paths and new ones, below `steinkern`."""
 
+RENAMED = {"Plain": "FixedKernel", "Averaged": "AverageMetric", "MixtureAt": "AnchorMixture"}
+"""Public names that have changed."""
+
 
 class _Moved(ModuleType):
     """A module at its old path: every name is that of the module at the new one."""
@@ -65,7 +68,7 @@ class _Moved(ModuleType):
         if name.startswith("__"):  # asked by the import system and by tools, of every module
             raise AttributeError(name)
         new = self.__dict__["_new"]
-        found = getattr(importlib.import_module(new), name)
+        found = getattr(importlib.import_module(new), RENAMED.get(name, name))
         warnings.warn(f"{self.__name__} is now {new}; use the names of `steinkern` itself.", DeprecationWarning, 2)
         return found
 

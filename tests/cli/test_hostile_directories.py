@@ -17,7 +17,7 @@ from steinkern import cli
 from steinkern.cli import run as cli_run
 from steinkern.cli import sampling as cli_sample
 from steinkern.cli.target import Loaded
-from steinkern.core.checkpoint import Saved, newest, read, write
+from steinkern.core.checkpoint import CheckpointContents, newest, read, write
 from steinkern.core.files import DirectoryLock
 from steinkern.results.report import read_run
 from steinkern.results.report.facts import facts
@@ -257,7 +257,7 @@ def wide(finished, directory: Path) -> Path:
     space = {"layout": {"names": ["x"], "shapes": [[3_000_000]]}, "supports": [{"class": "Real"}]}
     arrays = [np.zeros((1, 3_000_000), np.float32), np.arange(2), np.zeros(2), np.zeros(2), np.zeros(2)]
     settings = {"target": {**saved.settings["target"], "space": space}}
-    write(directory / "step-000000000003.ckpt", Saved(3, settings, {"points": 0}, arrays))
+    write(directory / "step-000000000003.ckpt", CheckpointContents(3, settings, {"points": 0}, arrays))
     return directory
 
 
@@ -338,9 +338,12 @@ def test_a_restart_replaces_no_file_that_no_run_wrote(name, finished, tmp_path, 
 @pytest.mark.usefixtures("nothing_runs")
 def test_a_restart_into_another_file_beside_the_run_replaces_nothing_of_others(finished, recorded, monkeypatch):
     (recorded / "data.npz").write_text("mine")
+    before = sorted(os.listdir(recorded / "checkpoint"))
     words = ["sample", f"{finished[1]}:f", "--dim", "2", "--out", str(recorded / "data.npz"), "--restart"]
-    code, _, errors = run(monkeypatch, words)
-    assert (code, "data.npz, which no recorded run wrote" in errors) == (2, True)
+    for method in ("vanilla", "auto"):
+        code, _, errors = run(monkeypatch, [*words, "--method", method])
+        assert (code, "data.npz, which no recorded run wrote" in errors) == (2, True)
+        assert sorted(os.listdir(recorded / "checkpoint")) == before
 
 
 @posix

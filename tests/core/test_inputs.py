@@ -194,7 +194,7 @@ def test_particles_that_leave_a_density_which_is_nan_outside_go_back():
     start = jnp.linspace(-0.5, 2.5, 12)[:, None]
     with pytest.warns(sk.SteinWarning, match="moved back"):
         result = fit(cut, start, num_steps=12, sampler=sk.svgd(sk.RBF(1.0), optax.sgd(0.3)))
-    assert result.faults.frozen > 0
+    assert result.faults.moved_back > 0
     assert result.status is sk.Status.FINISHED
     assert (np.asarray(result.points) > -1).all()
 

@@ -29,7 +29,7 @@ from steinkern.experiments.sentence_study import (
 )
 from steinkern.experiments.sentence_table import Finished, tables, verdicts
 from steinkern.samplers.ensemble import Ensemble
-from steinkern.samplers.kernel_rule import Averaged, MixtureAt, Plain
+from steinkern.samplers.kernel_rule import AnchorMixture, AverageMetric, FixedKernel
 from steinkern.samplers.langevin import PSGLD, SGLD
 from steinkern.samplers.stein import SVGD
 
@@ -94,7 +94,7 @@ def test_methods_are_made_of_their_samplers(method):
         moved = sampler.optimiser.update(ONES, sampler.optimiser.init(ONES))[0]
     np.testing.assert_allclose(moved, -0.1, rtol=1e-5)  # Adam's first step is its step size, but for its epsilon
     if method != "point":
-        rules = {"vanilla": Plain, "average": Averaged, "mixture": MixtureAt}
+        rules = {"vanilla": FixedKernel, "average": AverageMetric, "mixture": AnchorMixture}
         assert type(sampler.rule) is rules[method]
     if method in PRECONDITIONED:
         assert sampler.rule.settings.damping == 0.37

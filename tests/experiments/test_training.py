@@ -79,7 +79,7 @@ def test_runs_of_several_settings_and_seeds_under_vmap_are_those_of_each(key):
     rates, keys = jnp.array([0.3, 0.1, 0.01]), jr.split(key, 3)
 
     def one(rate, key):
-        rule = sk.Averaged(sk.Hessian(), sk.RBF(), sk.MetricSettings(rate, decay=0.9, refresh_every=2))
+        rule = sk.AverageMetric(sk.Hessian(), sk.RBF(), sk.MetricSettings(rate, decay=0.9, refresh_every=2))
         sampler = sk.SVGD(rule, optax.chain(optax.scale_by_adam(), optax.scale(-rate)))
         return run(key, sampler, points, (2, 5))
 

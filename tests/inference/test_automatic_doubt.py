@@ -43,10 +43,8 @@ def test_separate_modes_are_told_from_chains_far_out_in_a_tail():
     noise = np.random.default_rng(0).normal(size=(100, 100))
     modes = noise + 10.0 * (np.arange(100) < 10)  # a tenth of the chains elsewhere
     assert stay_apart(modes)
-    # A funnel: every chain has a width of its own, and those in the wide end are far out.
+    # A funnel: every chain has a width of its own, and those in the wide end go far out.
     widths = np.exp(3 * np.random.default_rng(1).normal(size=100) / 2)
-    slow = widths * (noise + 2.0 * np.random.default_rng(2).normal(size=100))
-    assert slow.mean(axis=0).std() > slow.std(axis=0).mean()
     assert not stay_apart(widths * noise)
 
 

@@ -21,7 +21,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.core import checkpoint as files
-from steinkern.core.checkpoint import DamagedCheckpoint, Saved, read, write
+from steinkern.core.checkpoint import CheckpointContents, DamagedCheckpoint, read, write
 from steinkern.core.description import described
 from tests import killed_run
 from tests.inference.test_fit import RESUMED, points_of, regression
@@ -33,7 +33,7 @@ ARRAYS = [np.arange(6.0).reshape(2, 3), np.asarray(1.5, np.float32), np.zeros((0
 
 
 def saved_file(directory: Path) -> Path:
-    write(directory / "step-000000000007.ckpt", Saved(7, SETTINGS, {"stride": 2}, ARRAYS))
+    write(directory / "step-000000000007.ckpt", CheckpointContents(7, SETTINGS, {"stride": 2}, ARRAYS))
     return directory / "step-000000000007.ckpt"
 
 
@@ -111,13 +111,13 @@ def test_a_forged_file_is_refused_before_it_costs_memory(forgery, tmp_path):
 
 def test_numbers_that_could_not_be_read_again_are_not_written(tmp_path):
     with pytest.raises(ValueError, match=r"array of complex64.* a checkpoint can hold bool, bfloat16"):
-        write(tmp_path / "step-1.ckpt", Saved(1, {}, {}, [np.zeros(2, np.complex64)]))
+        write(tmp_path / "step-1.ckpt", CheckpointContents(1, {}, {}, [np.zeros(2, np.complex64)]))
     assert not os.listdir(tmp_path)
 
 
 def test_two_are_kept_and_what_a_kill_left_behind_is_cleared(tmp_path):
     (tmp_path / "step-000000000009.partial").write_bytes(b"half")
-    store = files.Store(tmp_path, SETTINGS)
+    store = files.CheckpointDirectory(tmp_path, SETTINGS)
     for step in (1, 2, 3):
         store.save(step, ARRAYS, {})
     assert sorted(os.listdir(tmp_path)) == ["step-000000000002.ckpt", "step-000000000003.ckpt"]
@@ -363,7 +363,7 @@ def test_a_full_disk_stops_the_run_with_the_last_good_checkpoint_intact(tmp_path
 
 
 def test_a_file_that_the_system_refuses_to_let_grow_is_not_left_behind(tmp_path, finished):
-    store = files.Store(tmp_path, SETTINGS)
+    store = files.CheckpointDirectory(tmp_path, SETTINGS)
     store.save(1, ARRAYS, {})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,17 @@ def seen_by_another_thread(*arrays):
     return found
 
 
-FEW = ("globals, compiled", "closure", "partial, by name", "class variables", "compiled inside", "custom_vjp", "module")
+FEW = (
+    "globals, compiled",
+    "closure",
+    "namespace",
+    "deque",
+    "partial, by name",
+    "class variables",
+    "compiled inside",
+    "custom_vjp",
+    "module",
+)
 
 
 @pytest.mark.parametrize("met_before", [False, True], ids=["not met before", "met in single precision"])
@@ -90,6 +101,17 @@ def test_the_same_function_gives_the_same_copy_until_its_arrays_change_or_it_is_
     del function, copy, changed
     gc.collect()
     assert set(_kept._entries) <= before
+
+
+def test_a_number_beside_an_array_is_the_one_of_now():
+    held = types.SimpleNamespace(data=np.ones(3), scale=1.0)
+
+    def function(x):
+        return -held.scale * jnp.sum((x - held.data) ** 2)
+
+    assert float(on_copied_arrays(function)(jnp.zeros(3))) == -3
+    held.scale = 5.0
+    assert float(on_copied_arrays(function)(jnp.zeros(3))) == -15
 
 
 def test_what_reaches_no_such_array_is_not_copied():

@@ -10,8 +10,9 @@ import optax
 import pytest
 
 import steinkern as sk
+from steinkern.inference.end_check import data_passes
 
-STILL, SLOW = optax.sgd(1e-3), optax.sgd(1e-6)  # one object, one program
+STILL, SLOW, NOTHING = optax.sgd(1e-3), optax.sgd(1e-6), optax.sgd(0.0)  # one object, one program
 
 
 def draws(n: int, d: int):
@@ -258,3 +259,28 @@ def test_particles_that_run_away_are_told_to_go_slower():
 )
 def test_no_check_of_an_ordinary_run_fails_itself(run):
     assert run().failed_checks == ()
+
+
+def test_scores_that_are_not_finite_at_the_end_are_divergence():
+    def edged(x):  # below 1 the gradient is NaN and the value is not
+        return jnp.sum(-0.5 * x**2 + jnp.where(x > 1, -0.1 * jnp.sqrt(x - 1), 0.0))
+
+    start = 2 + 0.3 * draws(30, 1)
+    result = sk.fit(jr.key(0), edged, sk.svgd(sk.RBF(10.0), optax.sgd(0.7)), start, num_steps=1, throw=False)
+    assert not np.isfinite(result.scores()).all() or result.faults.moved_back
+    assert np.isfinite(result.scores()).all() or result.status is sk.Status.DIVERGED
+
+
+def test_a_run_that_goes_on_from_a_result_and_does_not_move_is_told():
+    first, said = listened(gaussian, sk.svgd(optimiser=NOTHING), draws(20, 2), num_steps=110)
+    assert any("have not moved" in text for text in said)
+    _, said = listened(gaussian, sk.svgd(optimiser=NOTHING), first, num_steps=110)
+    assert any("have not moved" in text for text in said)
+
+
+def test_two_plates_are_judged_with_errors_by_the_choice_of_rows():
+    passes, share = data_passes({"a": (100, 60), "b": (1000, 10)}, 50)
+    assert len(passes) >= 5
+    assert len({tuple(rows["a"]) for rows, _ in passes}) == len(passes)
+    assert share <= 0.01
+    assert sum(weight for _, weight in passes) == pytest.approx(1)

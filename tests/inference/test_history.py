@@ -86,7 +86,7 @@ def test_lines_are_bounded_by_number_and_by_size():
 @pytest.mark.parametrize("progress", [False, True], ids=["quiet", "with a bar"])
 def test_neither_chunks_nor_records_nor_a_bar_change_a_bit(seconds, record_every, progress, monkeypatch, capsys):
     expected = fit(300)
-    monkeypatch.setattr(sys.modules["steinkern.inference.fit"], "_CHUNK_SECONDS", seconds)
+    monkeypatch.setattr(sys.modules["steinkern.inference.drive"], "_CHUNK_SECONDS", seconds)
     actual = fit(300, record_every=record_every, progress=progress)
     np.testing.assert_array_equal(actual.points, expected.points)
     np.testing.assert_array_equal(actual.history.velocity_norm, expected.history.velocity_norm[actual.history.step - 1])

@@ -12,7 +12,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.core import checkpoint as files
-from steinkern.core.checkpoint import Saved, write
+from steinkern.core.checkpoint import CheckpointContents, write
 from steinkern.inference import resume
 from tests.inference.test_checkpoint import (
     STARTS,
@@ -58,7 +58,7 @@ def test_a_warning_of_damage_points_at_the_call_of_fit(finished, tmp_path):
 def test_what_claims_a_later_step_pushes_no_checkpoint_out(tmp_path):
     (tmp_path / "step-000000000900.ckpt").write_bytes(b"")
     (tmp_path / "step-none.ckpt").write_bytes(b"")
-    store = files.Store(tmp_path, {})
+    store = files.CheckpointDirectory(tmp_path, {})
     for step in (1, 2, 3):
         store.save(step, [], {})
     assert {"step-000000000002.ckpt", "step-000000000003.ckpt"} < set(os.listdir(tmp_path))
@@ -67,9 +67,9 @@ def test_what_claims_a_later_step_pushes_no_checkpoint_out(tmp_path):
 
 
 def test_a_checkpoint_under_the_name_of_another_step_is_damage(tmp_path):
-    write(tmp_path / "step-000000000009.ckpt", Saved(1, {}, {}, []))
+    write(tmp_path / "step-000000000009.ckpt", CheckpointContents(1, {}, {}, []))
     with pytest.warns(RuntimeWarning, match="is of step 1, not of its name's"):
-        assert files.Store(tmp_path, {}).latest() is None
+        assert files.CheckpointDirectory(tmp_path, {}).latest() is None
 
 
 def test_a_checkpoint_that_cannot_be_opened_is_damage(finished, tmp_path):
@@ -105,7 +105,7 @@ def test_what_a_checkpoint_could_not_hold_is_refused_before_the_first_step(tmp_p
 
 
 def test_a_long_list_that_a_function_closes_over_is_no_hindrance(tmp_path):
-    store = files.Store(tmp_path, {"key": 1}, {"target": "long" * 2**21, "sampler": "short"})
+    store = files.CheckpointDirectory(tmp_path, {"key": 1}, {"target": "long" * 2**21, "sampler": "short"})
     store.save(1, [], {})
     assert store.latest().settings == {"key": 1, "target": "8388610 characters, not kept", "sampler": "short"}
 

@@ -13,7 +13,15 @@ import pytest
 
 import steinkern as sk
 from steinkern.core import checkpoint, files
-from steinkern.core.checkpoint import DamagedCheckpoint, Saved, Store, newest, read, remove_run, write
+from steinkern.core.checkpoint import (
+    CheckpointContents,
+    CheckpointDirectory,
+    DamagedCheckpoint,
+    newest,
+    read,
+    remove_run,
+    write,
+)
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes and locks of POSIX")
 NAME = "step-{:012d}.ckpt".format
@@ -43,7 +51,7 @@ def test_no_link_in_the_directory_is_followed_or_removed(tmp_path):
     (directory / NAME(1)).symlink_to(victim)
     files.prepare_directory(directory)
     files.write_text(directory / "page.html", "new")
-    Store(directory, {}).save(1, [np.zeros(2)], {})
+    CheckpointDirectory(directory, {}).save(1, [np.zeros(2)], {})
     assert victim.read_text() == "mine"
     assert (directory / ".writable").is_symlink()
     assert not (directory / NAME(1)).is_symlink()
@@ -67,7 +75,7 @@ def test_a_directory_in_the_place_of_a_checkpoint_costs_no_run(tmp_path):
     for step in (1, 2, 3):
         (tmp_path / NAME(step)).mkdir()
         (tmp_path / NAME(step) / "mine").write_text("")
-    store = Store(tmp_path, {})
+    store = CheckpointDirectory(tmp_path, {})
     for step in (4, 5, 6, 7):
         store.save(step, [], {})
     assert all((tmp_path / NAME(step) / "mine").exists() for step in (1, 2, 3))
@@ -205,8 +213,8 @@ def test_only_what_is_ours_by_name_and_content_is_removed(tmp_path):
     directory = tmp_path / "checkpoint"
     directory.mkdir()
     for step in (1, 2):
-        write(directory / NAME(step), Saved(step, {}, {}, []))
-    write(directory / f"{NAME(3)}.damaged", Saved(3, {}, {}, []))
+        write(directory / NAME(step), CheckpointContents(step, {}, {}, []))
+    write(directory / f"{NAME(3)}.damaged", CheckpointContents(3, {}, {}, []))
     (directory / "step-000000000004.0123456789abcdef.partial").write_bytes(b"steinkern check")
     foreign = {"notes.txt": "", "step-5.ckpt": "PK of another library", "step-x.ckpt": "", "step-6.partial": "text",
                "best.ckpt": "steinkern checkpoint 1\n"}  # fmt: skip
@@ -219,7 +227,7 @@ def test_only_what_is_ours_by_name_and_content_is_removed(tmp_path):
 
 
 def test_a_directory_in_use_is_not_cleared(tmp_path):
-    write(tmp_path / NAME(1), Saved(1, {}, {}, []))
+    write(tmp_path / NAME(1), CheckpointContents(1, {}, {}, []))
     with files.DirectoryLock(tmp_path) as lock:
         lock.acquire()
         with pytest.raises(OSError, match="is in use"):

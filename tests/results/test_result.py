@@ -1,5 +1,7 @@
 """What a fit hands back: a summary that can be read, scores that can be checked, a status that can be compared."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -38,6 +40,31 @@ def test_summary_has_a_line_of_moments_and_quantiles_for_every_coordinate(result
     assert end.startswith("3 particles, 2 steps, finished: ")
     assert end.endswith(result.message)
     assert check == result.verdict.sentence()
+
+
+def test_a_long_summary_is_cut_and_says_how_to_see_the_rest():
+    particles = np.random.default_rng(0).normal(size=(5, 30))
+    long = sk.fit(jr.key(0), lambda x: -0.5 * jnp.sum(x**2), sk.ensemble(), particles, num_steps=1)
+    lines = long.summary().splitlines()
+    assert "… and 10 more: summary(max_rows=None) lists all" in lines
+    assert sum(line.startswith("x[") for line in lines) == 20
+    assert sum(line.startswith("x[") for line in long.summary(max_rows=None).splitlines()) == 30
+    with pytest.raises(ValueError, match="`max_rows`"):
+        long.summary(max_rows=0)
+
+
+def test_a_result_is_a_dozen_lines_on_a_console_and_in_a_notebook(result):
+    many = dataclasses.replace(result, warnings=tuple(f"this is wrong: {i}" for i in range(9)))
+    lines = repr(many).splitlines()
+    assert len(lines) <= 12
+    assert lines[0] == "Result: finished, 3 particles in 3 dimensions, 2 steps"
+    assert "Warning: this is wrong" in lines
+    assert "… and 6 more warnings" in lines
+    assert any(line.startswith("weights[1]") for line in lines)
+    page = many._repr_html_()
+    assert "weights[1]" in page
+    assert page.count("<tr>") == 4
+    assert "<script" not in dataclasses.replace(result, warnings=("<script>: no",))._repr_html_()
 
 
 def test_scores_are_those_of_the_unconstrained_coordinates(result):

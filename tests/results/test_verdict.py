@@ -199,3 +199,9 @@ def test_a_large_shift_that_one_score_decides_is_unclear():
         assert verdict.unclear, verdict.sentence()
         assert verdict.sentence().startswith("UNCLEAR in the check")
         assert "mean score" in verdict.worst_unclear()[0]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_very_few_particles_are_not_judged(n):
+    points = 20 + np.random.default_rng(0).normal(size=(n, 3))
+    assert judge(points, -points).passed is None

@@ -63,12 +63,12 @@ def matrix_of(metric) -> np.ndarray:
     return np.asarray(metric.root.T @ metric.root)
 
 
-def averaged(curvature=EXACT, kernel=BASE, **settings) -> sk.Averaged:
-    return sk.Averaged(curvature, kernel, sk.MetricSettings(DAMPING, **settings))
+def averaged(curvature=EXACT, kernel=BASE, **settings) -> sk.AverageMetric:
+    return sk.AverageMetric(curvature, kernel, sk.MetricSettings(DAMPING, **settings))
 
 
-def mixture(kernel=BASE, **options) -> sk.MixtureAt:
-    return sk.MixtureAt(EXACT, kernel, settings=sk.MetricSettings(DAMPING), **options)
+def mixture(kernel=BASE, **options) -> sk.AnchorMixture:
+    return sk.AnchorMixture(EXACT, kernel, settings=sk.MetricSettings(DAMPING), **options)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def clouds(key):
 
 
 def test_plain_adapts_the_kernel_and_remembers_nothing(clouds):
-    kernels = walk(sk.Plain(ADAPTIVE), clouds)
+    kernels = walk(sk.FixedKernel(ADAPTIVE), clouds)
     for kernel, points in zip(kernels, clouds, strict=True):
         np.testing.assert_allclose(kernel.scalar.bandwidth, median(points), rtol=1e-12)
 
@@ -113,7 +113,7 @@ def test_curvature_is_measured_just_so_often(decay, measure_every, refresh_every
 
 @pytest.mark.parametrize("weighting", ["exact", "euclidean"])
 def test_a_temperature_by_a_rule_is_that_of_the_particles_of_this_very_step(weighting, clouds):
-    rule = sk.MixtureAt(
+    rule = sk.AnchorMixture(
         EXACT,
         BASE,
         num_anchors=2,
@@ -139,7 +139,7 @@ def test_repair_of_the_mean_is_equation_15_to_the_letter(clouds):
     values, vectors = np.linalg.eigh(np.mean(raw, axis=0))
     assert values[0] < 0  # or there is nothing to mend
     mended = np.maximum(np.abs(values), 1e-3 * np.mean(np.abs(values)))
-    rule = sk.Averaged(EXACT, BASE, sk.MetricSettings(DAMPING), repair="absolute")
+    rule = sk.AverageMetric(EXACT, BASE, sk.MetricSettings(DAMPING), repair="absolute")
     (kernel,) = walk(rule, points[None], SADDLE)
     np.testing.assert_allclose(matrix_of(kernel.metric), damped(vectors * mended @ vectors.T), rtol=1e-10)
     (other,) = walk(averaged(sk.Hessian()), points[None], SADDLE)
@@ -147,7 +147,7 @@ def test_repair_of_the_mean_is_equation_15_to_the_letter(clouds):
 
 
 def test_repair_of_a_mean_that_is_not_dense_is_refused(clouds):
-    rule = sk.Averaged(sk.Hessian(repair=None, diagonal=True), BASE, repair="absolute")
+    rule = sk.AverageMetric(sk.Hessian(repair=None, diagonal=True), BASE, repair="absolute")
     with pytest.raises(ValueError, match="`repair` of the mean needs dense curvature, got Diagonal"):
         rule.init(CONVEX, clouds[0], None)
 
@@ -196,7 +196,7 @@ def test_mixture_adapts_the_bandwidth_to_all_particles_in_every_anchors_metric(c
 
 
 def test_anchors_move_with_the_particles_while_their_metrics_are_kept(clouds):
-    rule = sk.MixtureAt(EXACT, BASE, settings=sk.MetricSettings(DAMPING, refresh_every=2))
+    rule = sk.AnchorMixture(EXACT, BASE, settings=sk.MetricSettings(DAMPING, refresh_every=2))
     kernels = walk(rule, clouds[:3])
     roots = [np.asarray(kernel.parts.metric.root) for kernel in kernels]
     np.testing.assert_array_equal([kernel.anchors for kernel in kernels], clouds[:3])
@@ -246,7 +246,7 @@ def test_a_whole_walk_and_another_damping_compile_once(clouds):
         return log_density(x)
 
     target = sk.LogDensity(counted).bind(jnp.zeros(2))
-    rules = [sk.Averaged(EXACT, BASE, sk.MetricSettings(damping, 0.7, 2)) for damping in (0.1, 0.2)]
+    rules = [sk.AverageMetric(EXACT, BASE, sk.MetricSettings(damping, 0.7, 2)) for damping in (0.1, 0.2)]
     states = [rule.init(target, clouds[0], None) for rule in rules]
     traces.clear()
     for points in clouds[:2]:

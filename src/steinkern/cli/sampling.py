@@ -29,6 +29,7 @@ from ..interop._model import AbstractModelTarget
 from ..kernels.scalar import IMQ
 from ..results.report import read_run, write_report
 from ..results.result import DivergedError, Result, Status
+from ..results.summary import table_lines
 from ..samplers.sampler import AbstractSampler
 from ..samplers.stein import matrix_svgd, svgd, svn
 from ..targets.curvature import Hessian
@@ -153,8 +154,11 @@ def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: boo
     target, particles, steps, method, seed = (
         options[name] for name in (run.TARGET, "--particles", "--steps", "--method", "--seed")
     )
+    if restart:
+        _check_replaced(out, True)  # before checkpoints are removed
     checkpoint = _checkpoint(out.parent, resume, restart, method)
-    _check_replaced(out, resume or restart)
+    if not restart:
+        _check_replaced(out, resume)
     if resume:
         run.check_same(out.parent, options)
     elif method != AUTO:  # whose runs cannot be gone on with
@@ -412,13 +416,8 @@ def _write_particles(out: Path, result: Result, loaded: Loaded, key: Any) -> Non
 
 
 def _say(result: Result, out: Path, page: Path) -> None:
-    lines = result.summary().splitlines()
-    count = next(place for place, line in enumerate(lines) if line.startswith(f"{len(result.points)} particles, "))
-    for line in lines[:count][: _SHOWN + 1]:
-        say(line)
-    if count > _SHOWN + 1:
-        say(f"… and {count - _SHOWN - 1} more, on the page")
-    say("\n".join(lines[count:]))
+    lines, left = table_lines(result.particles, _SHOWN)
+    say("\n".join([*lines, *([f"… and {left} more, on the page"] if left else []), *result._ending()]))
     for text in result.warnings:
         say(f"Warning: {text}")
     say(f"\nParticles: {out}\nPage: {page}")

@@ -50,9 +50,8 @@ class Loaded:
         one = jax.tree.map(lambda leaf: leaf[0], particles)
         bound = self.target.bind(one)
         data = jax.tree.map(jnp.asarray, self.data)
-        assert bound.space is not None
         try:
-            jax.eval_shape(bound.log_density, bound.space.unconstrain(one), bound.batch(data, None))
+            jax.eval_shape(bound.log_density, bound.bound_space.unconstrain(one), bound.batch(data, None))
         except Exception as error:
             said = " ".join(str(error).split("\n-----", 1)[0].split())
             raise ValueError(
@@ -68,10 +67,9 @@ class Loaded:
         JAX gives x[4] of a vector of two its last entry, so that a `--dim` or `START` that is too short would pass. A
         slice that reaches beyond the end is shorter, as in NumPy, and cannot be told from one that is meant.
         """
-        assert bound.space is not None
         checked = jax.jit(checkify.checkify(bound.log_density, errors=checkify.index_checks))
         try:
-            said = checked(bound.space.unconstrain(one), bound.batch(data, None))[0].get() or ""
+            said = checked(bound.bound_space.unconstrain(one), bound.batch(data, None))[0].get() or ""
         except Exception:  # a program that cannot be looked into; `fit` takes its own first look
             return
         found = re.search(r"array of shape (\(.*?\)): (index .*? is out of bounds for axis \d+ with size \d+)", said)

@@ -60,7 +60,7 @@ class OtherRunError(ValueError):
         self.what = what
 
 
-class Saved(NamedTuple):
+class CheckpointContents(NamedTuple):
     """What a checkpoint holds."""
 
     step: int
@@ -71,7 +71,7 @@ class Saved(NamedTuple):
     arrays: list[np.ndarray]
 
 
-class Store:
+class CheckpointDirectory:
     """The checkpoints of one run, in a directory of their own.
 
     Args:
@@ -102,7 +102,7 @@ class Store:
                 f"`checkpoint` {self.directory} cannot be written to: {error.strerror}. Choose another directory."
             ) from error
 
-    def latest(self) -> Saved | None:
+    def latest(self) -> CheckpointContents | None:
         """The newest whole checkpoint, or `None`. A damaged one is set aside with a warning."""
         saved = newest(self.directory, "None is left: the run starts anew", set_aside=True)
         if saved is not None:
@@ -113,7 +113,7 @@ class Store:
         """Write a checkpoint, then drop all but the last two. A failure leaves the former ones as they were."""
         path = _path(self.directory, step)
         try:
-            write(path, Saved(step, {**self.settings, **self.description}, dict(notes), list(arrays)))
+            write(path, CheckpointContents(step, {**self.settings, **self.description}, dict(notes), list(arrays)))
         except OSError as error:
             raise CheckpointError(
                 f"the checkpoint at step {step} could not be written to {self.directory}: {error.strerror}. The last "
@@ -127,7 +127,7 @@ class Store:
             with contextlib.suppress(OSError):  # a file that cannot be removed costs room, not the run
                 old.unlink()
 
-    def _check(self, saved: Saved) -> None:
+    def _check(self, saved: CheckpointContents) -> None:
         compared = {name: saved.settings[name] for name in self.settings if name in saved.settings}
         found = difference(compared, self.settings)
         if found is not None:
@@ -146,7 +146,7 @@ def newest(
     set_aside: bool = False,
     most: float | None = None,
     tries: int | None = None,
-) -> Saved | None:
+) -> CheckpointContents | None:
     """The newest whole checkpoint in a directory, or `None`. A damaged one is passed over with a warning.
 
     Args:
@@ -202,10 +202,11 @@ def busy(directory: Path) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file begins as a checkpoint does, as far as it goes."""
+    """Whether a file begins as a checkpoint does, as far as it goes; a whole one has a beginning."""
     try:
         with open_regular(path) as file:
-            return _FORMAT.startswith(file.read(len(_FORMAT)))
+            head = file.read(len(_FORMAT))
+        return _FORMAT.startswith(head) and bool(head or not _NAME.fullmatch(path.name))
     except OSError:
         return False
 
@@ -224,7 +225,7 @@ def _path(directory: Path, step: int) -> Path:
     return directory / f"step-{step:012d}.ckpt"
 
 
-def write(path: Path, saved: Saved) -> None:
+def write(path: Path, saved: CheckpointContents) -> None:
     """One checkpoint file, through a temporary one, synced before it takes its name."""
     arrays = [np.ascontiguousarray(array).reshape(np.shape(array)) for array in saved.arrays]
     check_kinds(arrays)
@@ -250,7 +251,7 @@ def write(path: Path, saved: Saved) -> None:
     _sync_directory(path.parent)
 
 
-def read(path: Path, most: float | None = None) -> Saved:
+def read(path: Path, most: float | None = None) -> CheckpointContents:
     """What `write` wrote; `DamagedCheckpoint` where a bit of it is another. Takes little more memory than the file.
 
     Args:
@@ -275,7 +276,7 @@ def read(path: Path, most: float | None = None) -> Saved:
         raise DamagedCheckpoint(f"the checkpoint {path} is truncated or altered.") from error
 
 
-def _read(file: BinaryIO) -> Saved:
+def _read(file: BinaryIO) -> CheckpointContents:
     """Any error but an `OSError` says that the file is not as it was written."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(len(_FORMAT) + 8)
@@ -298,7 +299,7 @@ def _read(file: BinaryIO) -> Saved:
     if file.read(_CHECKSUM) != digest.digest():
         raise ValueError("another checksum")
     arrays = [np.frombuffer(block, kind).reshape(shape) for block, (kind, shape) in zip(blocks, kinds, strict=True)]
-    return Saved(step, settings, notes, arrays)
+    return CheckpointContents(step, settings, notes, arrays)
 
 
 def check_kinds(arrays: Iterable[np.ndarray]) -> None:

@@ -35,12 +35,12 @@ def placed(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.make_array_from_callback(numbers.shape, sharding, lambda part: numbers[part])
 
 
-def speaks(several: bool) -> bool:
+def is_writer(several: bool) -> bool:
     """Whether this process writes files and shows a progress bar: of `several` that share a run, process 0 does."""
     return not several or jax.process_index() == 0
 
 
-def anywhere(several: bool, *answers: bool) -> list[bool]:
+def any_process(several: bool, *answers: bool) -> list[bool]:
     """For each answer whether some process gave it; without `several` processes, the answers themselves."""
     return [bool(column.any()) for column in _all_of(answers).T] if several else list(answers)
 

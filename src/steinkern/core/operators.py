@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .metric import AbstractMetric, BlocksMetric, DenseMetric, DiagonalMetric, KroneckerMetric
-from .types import Matrix, Scalar, check_positive, like
+from .types import Matrix, Scalar, cast_like, check_positive
 
 Operator = TypeVar("Operator", bound="AbstractOperator")
 
@@ -80,7 +80,7 @@ class Dense(AbstractOperator):
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> DenseMetric:
         check_positive("damping", damping)
-        return self.plus(like(damping, self.matrix) * _positive_scale(self.scale()), symmetric)
+        return self.plus(cast_like(damping, self.matrix) * _positive_scale(self.scale()), symmetric)
 
     def plus(self, added: Scalar, symmetric: bool) -> DenseMetric:
         """The metric of this matrix + added × I."""
@@ -111,7 +111,7 @@ class Diagonal(AbstractOperator):
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> DiagonalMetric:
         check_positive("damping", damping)
-        return DiagonalMetric(jnp.sqrt(self.entries + like(damping, self.entries) * _positive_scale(self.scale())))
+        return DiagonalMetric(jnp.sqrt(self.entries + cast_like(damping, self.entries) * _positive_scale(self.scale())))
 
 
 class Kronecker(AbstractOperator):
@@ -164,7 +164,7 @@ class Kronecker(AbstractOperator):
     def factorise(self, damping: Any, *, symmetric: bool = False) -> KroneckerMetric:
         check_positive("damping", damping)
         left, right = self.left.scale(), self.right.scale()
-        added = like(damping, self.left.matrix) * _positive_scale(self.scale())
+        added = cast_like(damping, self.left.matrix) * _positive_scale(self.scale())
         added = added if self.shift is None else added + self.shift
         # Where a factor has no scale there is nothing to be proportional to.
         both = (left > 0) & (right > 0)
@@ -225,5 +225,5 @@ def _positive_scale(scale: Scalar) -> Scalar:
 
 
 def _mix(old: Array, new: Array, share: Any) -> Array:
-    share = like(share, old)
+    share = cast_like(share, old)
     return share * old + (1 - share) * new

@@ -129,13 +129,13 @@ def is_real_number(value: Any) -> bool:
     return bool(jnp.issubdtype(kind, np.integer) or jnp.issubdtype(kind, np.floating))
 
 
-def times(number: Any, factor: float) -> Any:
+def scaled(number: Any, factor: float) -> Any:
     """A number that may be an array times a factor, in its own type, so that nothing is compiled anew."""
     if isinstance(number, jax.Array):
         return number * jnp.asarray(factor, number.dtype)
     return np.asarray(number * factor)
 
 
-def like(value: Any, reference: Array) -> Array:
+def cast_like(value: Any, reference: Array) -> Array:
     """`value` in the precision of `reference`."""
     return jnp.asarray(value).astype(reference.dtype)

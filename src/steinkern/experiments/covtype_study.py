@@ -28,7 +28,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Float32, Integer
 
-from ..core.types import Key, Points, check_choice, check_positive, like
+from ..core.types import Key, Points, cast_like, check_choice, check_positive
 from ..kernels.bandwidth import Median
 from ..samplers.langevin import psgld, sgld
 from ..samplers.sampler import AbstractSampler
@@ -151,7 +151,9 @@ def build(method: Method, setting: Setting, num_data: int) -> AbstractSampler:
     size = jnp.asarray(setting.step_size, jnp.float32)
 
     def schedule(count: Any) -> Array:
-        return size / (1 + like(count, size) / like(setting.horizon, size)) if setting.rule == "decay" else size
+        return (
+            size / (1 + cast_like(count, size) / cast_like(setting.horizon, size)) if setting.rule == "decay" else size
+        )
 
     if method in ("sgld", "psgld"):
         return (sgld if method == "sgld" else psgld)(lambda count: schedule(count) / num_data)

@@ -254,8 +254,7 @@ def trial(
         log_prior, lambda net, example: Categorical().log_prob(logits(net, example, DROPOUT), example.label), number,
         shared=shared,
     ).bind(jax.tree.map(lambda leaf: leaf[0], particles))  # fmt: skip
-    assert target.space is not None
-    points = jax.vmap(target.space.unconstrain)(particles)
+    points = jax.vmap(target.bound_space.unconstrain)(particles)
     sampler = build(method, step_size, damping, number)
     batch_size = min(BATCH_SIZE, number)
 

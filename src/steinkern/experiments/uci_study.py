@@ -30,7 +30,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Float32, Integer
 
-from ..core.types import Key, Points, Scalar, check_choice, check_count, check_positive, like
+from ..core.types import Key, Points, Scalar, cast_like, check_choice, check_count, check_positive
 from ..kernels.bandwidth import Median
 from ..samplers.ensemble import ensemble
 from ..samplers.langevin import psgld, sgld
@@ -188,7 +188,7 @@ def build(method: Method, setting: Setting, num_data: int, num_steps: Any) -> Ab
 
     def schedule(count: Any) -> Array:
         size = jnp.asarray(setting.step_size, jnp.float32)
-        return size * (1 + jnp.cos(jnp.pi * jnp.minimum(like(count, size) / like(num_steps, size), 1))) / 2
+        return size * (1 + jnp.cos(jnp.pi * jnp.minimum(cast_like(count, size) / cast_like(num_steps, size), 1))) / 2
 
     if method in ("sgld", "psgld"):
         sampler = sgld if method == "sgld" else psgld
@@ -225,8 +225,7 @@ def trial(
     networks = jax.vmap(draw)(jr.split(start_key, NUM_PARTICLES))
     prior = NetworkPrior(rate=setting.noise_rate)
     target = network_posterior(task.num_train, prior).bind(jax.tree.map(lambda leaf: leaf[0], networks))
-    assert target.space is not None
-    points = jax.vmap(target.space.unconstrain)(networks)
+    points = jax.vmap(target.bound_space.unconstrain)(networks)
 
     def examples(rows: Array) -> tuple[Array, Array]:
         x = (features[rows] - scale.centre[None, :]) / scale.spread[None, :]

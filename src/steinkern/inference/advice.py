@@ -10,7 +10,7 @@ from ..kernels.bandwidth import AbstractBandwidth
 from ..kernels.graphical import Graphical
 from ..kernels.scalar import IMQ
 from ..samplers.half_bayesian import HalfBayesian
-from ..samplers.kernel_rule import Averaged, MixtureAt
+from ..samplers.kernel_rule import AnchorMixture, AverageMetric
 from ..samplers.stein import SVN
 from .run import Run
 
@@ -67,7 +67,7 @@ def for_shifted(run: Run) -> str:
 
 def for_decoupled(run: Run) -> str:
     """For particles that do not feel one another."""
-    mixtures = [rule for rule in _all(run, MixtureAt) if isinstance(rule, MixtureAt)]
+    mixtures = [rule for rule in _all(run, AnchorMixture) if isinstance(rule, AnchorMixture)]
     if not mixtures:
         return "Use the bandwidth `Median()`."
     ways = (
@@ -115,7 +115,7 @@ def _chains(run: Run) -> Iterator[str]:
 
 
 def _has_metric(run: Run) -> bool:
-    return any(_has(run, kind) for kind in (Averaged, MixtureAt, SVN))
+    return any(_has(run, kind) for kind in (AverageMetric, AnchorMixture, SVN))
 
 
 def _has(run: Run, kind: type) -> bool:

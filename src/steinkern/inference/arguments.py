@@ -40,7 +40,7 @@ def as_number(name: str, value: Any) -> float:
 
 
 def as_switch(name: str, value: Any) -> bool:
-    """True or false, and nothing that only passes for it: a text would be true, whatever it says."""
+    """A strict bool; strings and arrays are rejected."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"`{name}` must be True or False, got {value!r}.")
     return bool(value)

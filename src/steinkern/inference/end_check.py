@@ -1,7 +1,8 @@
 """How a run ended: its particles against the target, on as many rows as a tenth of the run buys, and its status."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,9 @@ from ..core.types import Batch, Points
 from ..results.result import Status
 from ..results.verdict import Verdict, not_judged
 from .advice import STILL_LARGEST, velocity_fraction
-from .loop import LONG_STEPS
+from .drive import Ending
+from .loop import LONG_STEPS, evaluate
+from .recovery import move_back
 from .run import Run
 from .stein_test import RATIOS, ScoreSum, judge
 
@@ -28,37 +31,75 @@ with minibatches: half of it leaves room.
 """
 _LINES = 20  # of the history, whose Stein ratios are looked at after Ctrl-C
 
-Look = Callable[[Points, Batch], tuple[Array, Array]]
+
+@dataclass(frozen=True)
+class EndCheck:
+    """What was seen at the last particles."""
+
+    outside: int
+    """How many stand where the log density or its gradient is not finite."""
+    scores: Array
+    """Their gradients, on the batch of the check before the run."""
+    verdict: Verdict
+    failures: list[str]
+    """Errors of checks that failed themselves: the result that they would have judged is not lost."""
 
 
-def check_run(run: Run, look: Look, scores: Array, outside: int, interrupted: bool, failures: list[str]) -> Verdict:
-    """The verdict on a run that has ended.
+def check_end(run: Run, batch: Batch, ending: Ending) -> EndCheck:
+    """Judge the particles of a run that has ended, moving back those that its last step left where p is not finite.
 
     Args:
         run: at its end.
-        look: log densities and scores at points, on a batch of the size that the run draws; compiled.
-        scores: at the last particles, on the first rows, or on all data where the run uses them all.
-        outside: how many particles stand where the log density is not finite.
-        interrupted: by Ctrl-C: then nothing is evaluated that has not been.
-        failures: takes the error of a check that failed itself, so that the result is not lost.
+        batch: of the size that the run draws; all data where it uses them all.
+        ending: why it took no further step. After Ctrl-C nothing is evaluated on other batches.
     """
+    differentiates = run.sampler.differentiates
+    log_densities, scores = evaluate(run.target_now, run.loop.state.points, batch, differentiates)
+    outside = int(np.sum(~_finite(log_densities, scores)))
+    if outside and run.loop.healthy:
+
+        def finite_at(points: Points) -> np.ndarray:
+            return _finite(*evaluate(run.target_now, points, batch, differentiates))
+
+        if move_back(run, finite_at):
+            outside = 0
+            run.recorder.amend(on_host(run.loop.state.points))
+            scores = evaluate(run.target_now, run.loop.state.points, batch, differentiates)[1]
+    failures: list[str] = []
+    verdict = _verdict(run, scores, outside, ending, failures)
+    return EndCheck(outside, scores, verdict, failures)
+
+
+def _finite(log_densities: Array, scores: Array) -> np.ndarray:
+    """(n,) whether the log density and its gradient are finite at every particle."""
+    return np.asarray(np.isfinite(on_host(log_densities)) & np.isfinite(on_host(scores)).all(axis=1))
+
+
+def _verdict(run: Run, scores: Array, outside: int, ending: Ending, failures: list[str]) -> Verdict:
     if not run.loop.healthy or outside:
         return not_judged("the run diverged")
     try:
-        return _checked(run, look, scores, interrupted)
+        return _checked(run, scores, ending is Ending.INTERRUPTED)
     except Exception as error:
         failures.append(f"{type(error).__name__}: {error}")
         return not_judged(f"the check itself failed ({type(error).__name__})")
 
 
-def outcome(run: Run, outside: int, ended: str, kept: bool, verdict: Verdict) -> tuple[Status, str]:
-    """How the run ended: `outside` particles stand where the log density is not finite; `kept` in a checkpoint."""
-    loop = run.loop
-    if loop.healthy and outside:
+_ENDED_BY = {
+    Ending.CALLBACK: (Status.FINISHED, "the callback ended"),
+    Ending.INTERRUPTED: (Status.STOPPED, "Ctrl-C ended"),
+    Ending.NOT_SAVED: (Status.STOPPED, "a checkpoint that could not be written ended"),
+}
+
+
+def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status, str]:
+    """The status of a run, and a sentence on it; `kept` in a checkpoint."""
+    loop, verdict = run.loop, end.verdict
+    if loop.healthy and end.outside:
         return Status.DIVERGED, (
-            f"the log density is NaN or infinite at {outside} particles after {int(loop.step)} steps. Likely causes: "
-            "(a) they left the support, where its gradient is still finite: declare constraints with `support=`; "
-            "(b) the step size is too large: lower the learning rate."
+            f"the log density, or its gradient, is NaN or infinite at {end.outside} particles after {int(loop.step)} "
+            "steps. Likely causes: (a) they left the support, where its gradient is still finite: declare "
+            "constraints with `support=`; (b) the step size is too large: lower the learning rate."
         )
     if not loop.healthy:
         exploded = (
@@ -76,18 +117,17 @@ def outcome(run: Run, outside: int, ended: str, kept: bool, verdict: Verdict) ->
             "(d) float32 is too coarse for the target, or its numbers overflow: enable x64, or bring the parameters to "
             "scales nearer 1."
         )
-    interrupted = "Ctrl-C" in ended
     if loop.converged:
         ratio = float(loop.info.velocity_norm / loop.largest_velocity)
-        heard = " Ctrl-C came as it did." if interrupted else ""
+        heard = " Ctrl-C came as it did." if ending is Ending.INTERRUPTED else ""
         fell = f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps"
         if verdict.passed is False:
             return Status.FINISHED, f"{fell}, and the particles fail the check against the target.{heard}"
         if verdict.unclear:
             return Status.FINISHED, f"{fell}, and the check against the target is unclear.{heard}"
         return Status.CONVERGED, f"{fell}.{heard}"
-    if ended:
-        status = Status.FINISHED if "callback" in ended else Status.STOPPED
+    if ending in _ENDED_BY:
+        status, ended = _ENDED_BY[ending]
         way_on = "The same call goes on from its checkpoint." if kept else "Give this result to `fit` to go on from it."
         return status, f"{ended} the run after {int(loop.step)} steps. {way_on}"
     fraction = velocity_fraction(run)
@@ -99,7 +139,7 @@ def outcome(run: Run, outside: int, ended: str, kept: bool, verdict: Verdict) ->
     )
 
 
-def _checked(run: Run, look: Look, scores: Array, interrupted: bool) -> Verdict:
+def _checked(run: Run, scores: Array, interrupted: bool) -> Verdict:
     sampler, target = run.sampler, run.target_now
     if not sampler.differentiates:
         return not_judged("the check needs the gradient of the log density, which this sampler does without")
@@ -109,8 +149,7 @@ def _checked(run: Run, look: Look, scores: Array, interrupted: bool) -> Verdict:
     if power == 0:
         return not_judged("the run ended at the power 0 of the target, which is flat")
     points = on_host(run.loop.state.points)
-    assert target.space is not None
-    names = target.space.layout.coordinate_names()
+    names = target.bound_space.layout.coordinate_names()
     tempered = "" if power == 1 else f"Against the target to the power {power:g}, at which the run ended"
     sampled = target.sampled_rows(run.data, run.batch_size)
     if not sampled:
@@ -119,7 +158,7 @@ def _checked(run: Run, look: Look, scores: Array, interrupted: bool) -> Verdict:
     elif interrupted:
         verdict = _by_the_history(run)
     else:
-        verdict = _on_batches(run, look, points, sampled, power, names, tempered)
+        verdict = _on_batches(run, points, sampled, power, names, tempered)
     if not sampler.samples_target and not verdict.outward:
         return not_judged("this sampler looks for modes, and its particles are not meant as draws")
     return verdict
@@ -127,7 +166,6 @@ def _checked(run: Run, look: Look, scores: Array, interrupted: bool) -> Verdict:
 
 def _on_batches(
     run: Run,
-    look: Look,
     points: np.ndarray,
     sampled: dict[str, tuple[int, int]],
     power: float,
@@ -140,10 +178,11 @@ def _on_batches(
     scores = ScoreSum(points)
     for rows, weight in passes:
         batch = target.batch_of(run.data, {name: jnp.asarray(chosen) for name, chosen in rows.items()})
-        scores.add(power * on_host(look(run.loop.state.points, batch)[1]).astype(np.float64), weight)
+        on_batch = evaluate(target, run.loop.state.points, batch, True)[1]
+        scores.add(power * on_host(on_batch).astype(np.float64), weight)
     if seen < 1:
         counts = ", ".join(f"{round(seen * size):,} of {size:,}" for size, _ in sampled.values())
-        note = " ".join(filter(None, [note, f"On {counts} rows, which a tenth of the run's evaluations buys"]))
+        note = " ".join(filter(None, [note, f"On {counts} rows"]))
     errors = None if seen == 1 else scores.errors(seen)
     return judge(points, scores.total, names, rows=errors, note=note, scatter=_scatter(run))
 
@@ -168,14 +207,20 @@ def data_passes(
         filled = left and length % left
         if whole + bool(left) + bool(filled) <= budget:
             return [({name: rows}, weight) for rows, weight in _every_row(size, length)], 1.0
-    number = min(budget, *(size // length for size, length in sampled.values()))
+    disjoint = min(size // length for size, length in sampled.values())
+    number = min(budget, max(disjoint, LEAST_BATCHES))
     generator = np.random.default_rng(0)
-    chosen = {
-        name: generator.choice(size, number * length, replace=False).reshape(number, length)
-        for name, (size, length) in sampled.items()
-    }
-    share = min(number * length / size for size, length in sampled.values())
-    # Rows of several plates are drawn apart from one another: no number of batches pairs them all.
+
+    def draw(size: int, length: int) -> np.ndarray:
+        if number * length <= size:
+            return generator.choice(size, (number, length), replace=False)
+        return np.stack([generator.choice(size, length, replace=False) for _ in range(number)])
+
+    chosen = {name: draw(size, length) for name, (size, length) in sampled.items()}
+    # Batches that share rows tell no more of the data than one of them. Rows of several plates are drawn apart from one
+    # another: no number of batches pairs them all.
+    counted = number if number <= disjoint else 1
+    share = min(counted * length / size for size, length in sampled.values())
     return [({name: rows[i] for name, rows in chosen.items()}, 1 / number) for i in range(number)], min(share, 0.999)
 
 

@@ -10,7 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Int
 
 from ..core.programs import compiled
-from ..core.types import Batch, Key, Points, Scalar, like
+from ..core.types import Batch, Key, Points, Scalar, cast_like
 from ..samplers.sampler import AbstractSampler, Info, root_mean_square
 from ..targets.target import AbstractTarget
 from .history import Record
@@ -30,7 +30,7 @@ class LoopState(NamedTuple):
     converged: Bool[Array, ""]
     previous: Points
     """The particles before the last step, to go back to."""
-    reach: Scalar
+    longest_move_so_far: Scalar
     """The larger of the first particles' spread and the farthest move of a coordinate so far."""
     shortened: Int[Array, ""]
     """How many moves were too long and made shorter."""
@@ -58,6 +58,12 @@ def first_loop(
     return LoopState(
         state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False), points, spread, none, none
     )
+
+
+@compiled
+def evaluate(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
+    """The log density at every particle, and its gradient there; zeros unless `scores`."""
+    return target.log_densities(points, batch), target.scores(points, batch) if scores else jnp.zeros_like(points)
 
 
 @compiled
@@ -119,7 +125,8 @@ def _limited(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, 
     """
     start, end = before.state.points, state.points
     lengths = jnp.max(jnp.abs(end - start), axis=1)
-    limit = jnp.where(before.reach > 0, like(longest_move, start) * before.reach, jnp.inf)
+    so_far = before.longest_move_so_far
+    limit = jnp.where(so_far > 0, cast_like(longest_move, start) * so_far, jnp.inf)
     long = lengths > limit
     share = (limit / jnp.where(long, lengths, 1))[:, None]
     end = jnp.where(long[:, None], start + share * (end - start), end)  # untouched to the last bit where it is short
@@ -135,10 +142,13 @@ def _judged(
     long_in_a_row = jnp.where(shortened > 0, before.long_in_a_row + 1, 0)
     # The particles were finite, so they are where the farthest of their moves is.
     healthy = jnp.isfinite(farthest) & jnp.isfinite(info.velocity_norm) & (long_in_a_row <= LONG_STEPS)
-    reach = jnp.maximum(before.reach, farthest)
-    new = (state, info, before.state.points, reach, before.shortened + shortened, long_in_a_row)
-    old = (before.state, before.info, before.previous, before.reach, before.shortened, before.long_in_a_row)
+    so_far = jnp.maximum(before.longest_move_so_far, farthest)
+    new = (state, info, before.state.points, so_far, before.shortened + shortened, long_in_a_row)
+    old = (
+        before.state, before.info, before.previous, before.longest_move_so_far, before.shortened, before.long_in_a_row
+    )  # fmt: skip
     state, info, *rest = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), new, old)
     largest = jnp.maximum(before.largest_velocity, info.velocity_norm)
-    converged = healthy & (tolerance > 0) & (largest > 0) & (info.velocity_norm <= like(tolerance, largest) * largest)
+    small = info.velocity_norm <= cast_like(tolerance, largest) * largest
+    converged = healthy & (tolerance > 0) & (largest > 0) & small
     return LoopState(state, info, before.step + healthy.astype(before.step.dtype), largest, healthy, converged, *rest)

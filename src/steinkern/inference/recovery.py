@@ -1,11 +1,11 @@
-"""What happens when a step gives numbers that are not finite: who is to blame, and how the run goes on without it.
+"""Recovery from a step that gives numbers that are not finite.
 
-The compiled loop stops before such a step is taken, and the mending happens here, outside of it: a healthy run pays
-nothing for it, in time or in compilation.
+The compiled loop stops before such a step is taken. Recovery happens outside of it, so that a healthy run pays nothing
+for it, in time or in compilation.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -15,153 +15,127 @@ from jaxtyping import Array, Bool
 
 from ..core.multihost import on_host, placed_like
 from ..core.programs import compiled
-from ..core.types import Batch, Key, Points, Scalar, Vector
-from ..samplers.sampler import AbstractSampler
+from ..core.types import Batch, Points, Scalar, Vector
 from ..targets.target import AbstractTarget
-from .loop import LoopState, step_keys, with_points
+from .loop import step_keys, with_points
+from .run import FaultCounters, Run
 
 SHARE = 0.25
-"""More than this share of the particles in trouble is a run in trouble: it stops as diverged."""
+"""A run with more than this share of its particles at fault stops as diverged."""
 _PATIENCE = 5  # failures in a row before a particle is reported
 _HALVINGS = 10  # of a step, before it is taken back altogether
 _DAMPINGS = (1e2, 1e4, 1e6, 1e8)
 
-Retry = Callable[[AbstractSampler, LoopState], LoopState]
+FiniteAt = Callable[[Points], np.ndarray]
+"""From (n, d) points to whether the target is finite at each."""
 
 
-class Trouble(NamedTuple):
-    """What went wrong so far; arrays, so that a checkpoint holds it."""
+def recover(run: Run) -> None:
+    """Bring a run whose next step failed to where it can be tried again; where that is nowhere, leave it unhealthy.
 
-    in_a_row: np.ndarray
-    """(n,) for every particle, how many steps in a row it has failed."""
-    failed_at: np.ndarray
-    """(n,) the last step at which it failed."""
-    stuck: np.ndarray
-    """(n,) whether it has ever failed more than five steps in a row."""
-    frozen: np.ndarray
-    """() how often a particle was moved back."""
-    damped: np.ndarray
-    """() how many steps were taken with a larger damping."""
-    largest_damping: np.ndarray
-    """() the largest factor on the damping."""
-
-    @classmethod
-    def none(cls, number: int) -> "Trouble":
-        """Before the first step of so many particles."""
-        never, zero = np.full(number, -2, np.int32), np.zeros((), np.int64)
-        return cls(np.zeros(number, np.int32), never, np.zeros(number, bool), zero, zero, np.ones(()))
-
-
-def mended(
-    trouble: Trouble,
-    loop: LoopState,
-    sampler: AbstractSampler,
-    look: Callable[[Points, bool], np.ndarray],
-    retry: Retry,
-) -> tuple[Trouble, LoopState | None]:
-    """A loop from which the step that failed can be tried again, or has been taken; `None` where there is none.
-
-    Particles at which the target, its gradient or its curvature is not finite go back towards their former place, by
-    halves of their last step. Where all particles are well it was the factorisation of a metric: the step is taken with
-    10², 10⁴, … times the damping.
-
-    Args:
-        trouble: what went wrong before.
-        loop: as it was before the step that failed.
-        sampler: of the run.
-        look: from (n, d) points to whether each is well; with `True`, its curvature too.
-        retry: one step with a sampler.
+    Particles at which the target, its gradient or its curvature is not finite move back along their last step, by
+    halves. Where all are finite, the metric could not be factorised: the step is taken with 10², 10⁴, … times the
+    damping.
     """
-    curved = bool(look(loop.state.points, False).all())
-    if look(loop.state.points, curved).all():
-        return _damped(trouble, loop, sampler, retry)
-    return moved_back(trouble, loop, lambda points: look(points, curved))
+    check = _FiniteCheck.at_next_step(run)
+    points = run.loop.state.points
+    if not check(points).all():
+        recovered = move_back(run, check)
+    elif not (with_curvature := check.with_curvature())(points).all():
+        recovered = move_back(run, with_curvature)
+    else:
+        recovered = _step_with_more_damping(run)
+    if not recovered:
+        run.loop = run.last_good._replace(healthy=jnp.asarray(False))
 
 
-def moved_back(
-    trouble: Trouble, loop: LoopState, look: Callable[[Points], np.ndarray]
-) -> tuple[Trouble, LoopState | None]:
-    """The loop with its particles at fault moved back; `None` where they are too many, or nowhere well."""
-    good = look(loop.state.points)
+def move_back(run: Run, finite_at: FiniteAt) -> bool:
+    """Move the particles at fault back along their last step; False where they are too many, or nowhere finite."""
+    loop, faults = run.loop, run.faults
+    good = finite_at(loop.state.points)
     if np.mean(~good) > SHARE:
-        return trouble, None
-    back = _halved(loop.state.points, on_host(loop.previous), good, look)
-    if back is None:
-        return trouble, None
-    step = int(loop.step)
-    in_a_row = np.where(good, trouble.in_a_row, np.where(trouble.failed_at >= step - 1, trouble.in_a_row + 1, 1))
-    trouble = trouble._replace(
+        return False
+    points = _halved(loop.state.points, on_host(loop.previous), good, finite_at)
+    if points is None:
+        return False
+    run.faults = _count_moves(faults, good, int(loop.step))
+    if np.mean(run.faults.stuck) > SHARE:
+        return False
+    run.loop = loop._replace(state=with_points(loop.state, points), healthy=jnp.asarray(True))
+    return True
+
+
+def _count_moves(faults: FaultCounters, good: np.ndarray, step: int) -> FaultCounters:
+    again = faults.failed_at >= step - 1
+    in_a_row = np.where(good, faults.in_a_row, np.where(again, faults.in_a_row + 1, 1))
+    return faults._replace(
         in_a_row=in_a_row.astype(np.int32),
-        failed_at=np.where(good, trouble.failed_at, step).astype(np.int32),
-        stuck=trouble.stuck | (in_a_row > _PATIENCE),
-        frozen=trouble.frozen + np.sum(~good),
+        failed_at=np.where(good, faults.failed_at, step).astype(np.int32),
+        stuck=faults.stuck | (in_a_row > _PATIENCE),
+        moved_back=faults.moved_back + np.sum(~good),
     )
-    if np.mean(trouble.stuck) > SHARE:
-        return trouble, None
-    state = with_points(loop.state, back)
-    return trouble, loop._replace(state=state, healthy=jnp.asarray(True))
 
 
-def _halved(
-    start: Points, previous: np.ndarray, good: np.ndarray, look: Callable[[Points], np.ndarray]
-) -> Points | None:
+def _halved(start: Points, previous: np.ndarray, good: np.ndarray, finite_at: FiniteAt) -> Points | None:
     """The points, those that are not good moved back along their last step until all are."""
     points = on_host(start)
     back = points.copy()
     for halving in range(1, _HALVINGS + 2):
         share = points.dtype.type(0.5**halving if halving <= _HALVINGS else 0)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not well, and halved again
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and halved again
             back[~good] = previous[~good] + share * (points[~good] - previous[~good])
-        tried = placed_like(back, start)
-        now = look(tried)
+        candidate = placed_like(back, start)
+        now = finite_at(candidate)
         if now.all():
-            return tried
+            return candidate
         good = good | now
     return None
 
 
-def _damped(
-    trouble: Trouble, loop: LoopState, sampler: AbstractSampler, retry: Retry
-) -> tuple[Trouble, LoopState | None]:
+def _step_with_more_damping(run: Run) -> bool:
     for factor in _DAMPINGS:
-        stronger = sampler.damped(factor)
-        if stronger is None:
-            break
-        after = retry(stronger, loop._replace(healthy=jnp.asarray(True)))
-        if after.healthy:
-            largest = np.maximum(trouble.largest_damping, factor)
-            return trouble._replace(damped=trouble.damped + 1, largest_damping=largest), after
-    return trouble, None
+        sampler = run.sampler.damped(factor)
+        if sampler is None:
+            return False
+        if run.take_one(sampler):
+            largest = np.maximum(run.faults.largest_damping, factor)
+            run.faults = run.faults._replace(damped=run.faults.damped + 1, largest_damping=largest)
+            return True
+    return False
 
 
-def looker(
-    key: Key,
-    target: AbstractTarget,
-    tempering: Callable[[Array], Array] | None,
-    data: Batch,
-    batch_size: int | None,
-    differentiates: bool,
-    step: Array,
-) -> Callable[[Points, bool], np.ndarray]:
-    """The function `look` of `mended` for one step: what the target is there, on that step's own minibatch."""
-    batch = target.batch(data, batch_size, step_keys(key, step)[0])
-    now = target if tempering is None else target.tempered(tempering(step))
+@dataclass(frozen=True)
+class _FiniteCheck:
+    """Whether the target is finite at points, on one minibatch; its gradient and curvature too where asked for."""
 
-    def look(points: Points, curved: bool) -> np.ndarray:
-        return on_host(_well(now, points, batch, differentiates, curved and differentiates))
+    target: AbstractTarget
+    batch: Batch
+    gradient: bool
+    curvature: bool = False
 
-    return look
+    @classmethod
+    def at_next_step(cls, run: Run) -> "_FiniteCheck":
+        """The check for the step that failed: its power of the target, and its minibatch."""
+        step = run.loop.step
+        target = run.target_now
+        batch = target.batch(run.data, run.batch_size, step_keys(run.key, step)[0])
+        tempered = target if run.tempering is None else target.tempered(run.tempering(step))
+        return cls(tempered, batch, run.sampler.differentiates)
+
+    def with_curvature(self) -> "_FiniteCheck":
+        return _FiniteCheck(self.target, self.batch, self.gradient, self.gradient)
+
+    def __call__(self, points: Points) -> np.ndarray:
+        return on_host(_finite(self.target, points, self.batch, self.gradient, self.curvature))
 
 
 @compiled
-def _well(
-    target: AbstractTarget, points: Points, batch: Batch, differentiates: bool, curved: bool
-) -> Bool[Array, " n"]:
+def _finite(target: AbstractTarget, points: Points, batch: Batch, gradient: bool, curvature: bool) -> Bool[Array, " n"]:
     """Whether the log density is finite at every particle, and its gradient and curvature where they are asked for."""
-    well = jnp.isfinite(target.log_densities(points, batch))
-    if differentiates:
-        well &= jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1)
-    if curved:
+    finite = jnp.isfinite(target.log_densities(points, batch))
+    if gradient:
+        finite &= jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1)
+    if curvature:
         # One random direction sees every entry of the Hessian. By reverse mode twice: a log density with a derivative
         # of its own often has no forward mode.
         direction = jr.normal(jr.key(0), points.shape[1:], points.dtype)
@@ -169,5 +143,5 @@ def _well(
         def slope(x: Vector) -> Scalar:
             return jnp.vdot(target.score(x, batch), direction)
 
-        well &= jnp.all(jnp.isfinite(jax.vmap(jax.grad(slope))(points)), axis=1)
-    return well
+        finite &= jnp.all(jnp.isfinite(jax.vmap(jax.grad(slope))(points)), axis=1)
+    return finite

@@ -13,11 +13,19 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from ..core.checkpoint import CheckpointError, OtherRunError, Saved, Store, busy, check_kinds, differences
+from ..core.checkpoint import (
+    CheckpointContents,
+    CheckpointDirectory,
+    CheckpointError,
+    OtherRunError,
+    busy,
+    check_kinds,
+    differences,
+)
 from ..core.description import as_numpy, described, fingerprint, is_key
 from ..core.files import DirectoryLock
 from ..core.identity import ProgramHasher
-from ..core.multihost import anywhere, on_host, placed_like, same_everywhere, speaks
+from ..core.multihost import any_process, is_writer, on_host, placed_like, same_everywhere
 from ..core.types import PyTree, warn_caller
 from .distributed import several_processes, within
 from .history import Record
@@ -40,7 +48,7 @@ _LIBRARIES = ("numpyro", "pymc", "pytensor", "flax", "haiku", "blackjax", "linea
               "tensorflow_probability", "jaxopt", "scipy")  # fmt: skip
 
 
-class Keeper:
+class RunCheckpointer:
     """The checkpoints of a run that has not begun.
 
     A run is known by its settings and by what it computes. Settings are numbers, switches, key, data and particles;
@@ -91,7 +99,7 @@ class Keeper:
             "key": options["key"],
         }
         description = {name: described(getattr(run, name)) for name in _DESCRIBED}
-        self._store = Store(directory, settings, description)
+        self._store = CheckpointDirectory(directory, settings, description)
 
     @property
     def lock(self) -> DirectoryLock:
@@ -101,7 +109,7 @@ class Keeper:
     def save(self) -> None:
         """Put the run on disk as it stands; `CheckpointError`, in all processes, where that fails."""
         run = self.run
-        leaves = jax.tree_util.tree_leaves((run.loop, run.trouble, run.recorder.lines()))
+        leaves = jax.tree_util.tree_leaves((run.loop, run.faults, run.recorder.lines()))
         notes = {
             "versions": self._versions,
             "libraries": _libraries(),
@@ -113,12 +121,12 @@ class Keeper:
         }
         arrays = [as_numpy(leaf) for leaf in leaves]  # where they lie on several processes, these gather them together
         failure = None
-        if speaks(self._several):
+        if is_writer(self._several):
             try:
                 self._store.save(int(run.loop.step), arrays, notes)
             except CheckpointError as error:
                 failure = error
-        (failed,) = anywhere(self._several, failure is not None)
+        (failed,) = any_process(self._several, failure is not None)
         if failed:
             raise failure or CheckpointError(
                 f"process 0 could not write the checkpoint at step {int(run.loop.step)}; its own error says why."
@@ -130,7 +138,7 @@ class Keeper:
         Args:
             num_steps: which the run may have taken at most.
         """
-        (refused,) = anywhere(self._several, speaks(self._several) and not self.lock.acquire())
+        (refused,) = any_process(self._several, is_writer(self._several) and not self.lock.acquire())
         if refused:
             raise OSError(busy(self._store.directory))
         try:
@@ -147,7 +155,7 @@ class Keeper:
     def _restore(self) -> None:
         run, loop = self.run, self.run.loop
         line = Record(loop.step, loop.info, loop.state.points if run.record_particles else None)
-        leaves, structure = jax.tree_util.tree_flatten((loop, run.trouble, line))
+        leaves, structure = jax.tree_util.tree_flatten((loop, run.faults, line))
         check_kinds(as_numpy(leaf) for leaf in leaves)  # now, and not after the steps to the first checkpoint
         saved = self._store.latest()
         if not same_everywhere(self._several, f"{-1 if saved is None else saved.step:020d}"):
@@ -160,15 +168,15 @@ class Keeper:
         number = len(jax.tree_util.tree_leaves(loop))
         _check_notes(saved, run)
         self._compare_programs(saved)
-        _check_layout(saved, leaves, number + len(run.trouble))
+        _check_layout(saved, leaves, number + len(run.faults))
         self._compare_values(saved)
         states = [_like(array, leaf) for array, leaf in zip(saved.arrays[:number], leaves[:number], strict=True)]
-        run.loop, run.trouble, lines = jax.tree_util.tree_unflatten(structure, [*states, *saved.arrays[number:]])
-        run.sound = run.loop
+        run.loop, run.faults, lines = jax.tree_util.tree_unflatten(structure, [*states, *saved.arrays[number:]])
+        run.last_good = run.loop
         run.recorder.every = saved.notes["stride"]
         run.recorder.add(lines)
 
-    def _compare_programs(self, saved: Saved) -> None:
+    def _compare_programs(self, saved: CheckpointContents) -> None:
         """Raise where versions are the same and the run computes something else than it did."""
         part = self._other_part(saved)
         libraries, now = saved.notes.get("libraries", {}), _libraries()
@@ -192,7 +200,7 @@ class Keeper:
             f"{place} differs",
         )
 
-    def _compare_values(self, saved: Saved) -> None:
+    def _compare_values(self, saved: CheckpointContents) -> None:
         """Raise where the target has other values; warn where versions differ, or programs could not be compared."""
         same_versions, part = self._same_versions(saved), self._other_part(saved)
         certain = "computes" in saved.notes and part is None and not self._unknown
@@ -217,7 +225,7 @@ class Keeper:
         if said:
             warn_caller(RuntimeWarning(" ".join(said)))
 
-    def _doubt(self, saved: Saved, part: str | None) -> str:
+    def _doubt(self, saved: CheckpointContents, part: str | None) -> str:
         if "computes" not in saved.notes:
             why = "the checkpoint was written before checkpoints recorded what a run computes"
         elif part is not None:
@@ -231,15 +239,15 @@ class Keeper:
             f"{'and scores ' if 'scores' in saved.notes else ''}at the first particles agree.{differs}"
         )
 
-    def _same_versions(self, saved: Saved) -> bool:
+    def _same_versions(self, saved: CheckpointContents) -> bool:
         return bool({"devices": self._versions["devices"], **saved.notes["versions"]} == self._versions)
 
-    def _other_part(self, saved: Saved) -> str | None:
+    def _other_part(self, saved: CheckpointContents) -> str | None:
         """The first part of the run that was another program; `None` also where the checkpoint does not say."""
         before = saved.notes.get("computes", self._digests)
         return next((part for part in _PARTS if before.get(part) != self._digests.get(part)), None)
 
-    def _other_descriptions(self, saved: Saved, *places: str) -> Iterator[tuple[str, Any, Any]]:
+    def _other_descriptions(self, saved: CheckpointContents, *places: str) -> Iterator[tuple[str, Any, Any]]:
         """Where the run is made from something else, as far as its description shows that."""
         before, now = ({name: all_.get(name) for name in places} for all_ in (saved.settings, self._store.description))
         return differences(before, now)
@@ -256,7 +264,7 @@ def options_of(run: Run) -> dict[str, Any]:
     }
 
 
-def _check_notes(saved: Saved, run: Run) -> None:
+def _check_notes(saved: CheckpointContents, run: Run) -> None:
     """Raise where the notes are not such as `save` writes, in this version or an earlier one."""
     notes = saved.notes
     strides = [run.record_every * 2**doublings for doublings in range(32)]  # as the history is thinned
@@ -267,7 +275,7 @@ def _check_notes(saved: Saved, run: Run) -> None:
         raise _other_layout(saved)
 
 
-def _check_layout(saved: Saved, leaves: list[Any], number: int) -> None:
+def _check_layout(saved: CheckpointContents, leaves: list[Any], number: int) -> None:
     """Raise where the arrays are not those of this run, of which the first `number` are no lines of the history."""
     ends = saved.arrays[number].shape if len(saved.arrays) == len(leaves) else ()
     lines = ends[0] if ends else 0
@@ -280,7 +288,7 @@ def _check_layout(saved: Saved, leaves: list[Any], number: int) -> None:
         raise _other_layout(saved)
 
 
-def _other_layout(saved: Saved) -> ValueError:
+def _other_layout(saved: CheckpointContents) -> ValueError:
     return ValueError(
         f"`checkpoint` at step {saved.step} was laid out by another sampler, or by other versions of the libraries. "
         f"Run with those it was made with, {saved.notes.get('versions')}, or choose another directory."

@@ -1,8 +1,8 @@
-"""A run under way: the loop, its history and its trouble, moved on chunk by chunk."""
+"""The state of a run: its loop, history and fault counters, advanced chunk by chunk."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,31 @@ from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
 from .history import Record, Recorder, most_lines
 from .loop import LoopState, Options, advance, first_loop
-from .recovery import Trouble, looker, mended, moved_back
 
 _CAPACITY = 1024  # records a compiled call can return
+
+
+class FaultCounters(NamedTuple):
+    """What went wrong so far; arrays, so that a checkpoint holds it."""
+
+    in_a_row: np.ndarray
+    """(n,) for every particle, how many steps in a row it has failed."""
+    failed_at: np.ndarray
+    """(n,) the last step at which it failed."""
+    stuck: np.ndarray
+    """(n,) whether it has ever failed more than five steps in a row."""
+    moved_back: np.ndarray
+    """() how often a particle was moved back."""
+    damped: np.ndarray
+    """() how many steps were taken with a larger damping."""
+    largest_damping: np.ndarray
+    """() the largest factor on the damping."""
+
+    @classmethod
+    def none(cls, number: int) -> "FaultCounters":
+        """Before the first step of so many particles."""
+        never, zero = np.full(number, -2, np.int32), np.zeros((), np.int64)
+        return cls(np.zeros(number, np.int32), never, np.zeros(number, bool), zero, zero, np.ones(()))
 
 
 @dataclass
@@ -40,8 +62,8 @@ class Run:
     """The number of steps behind the run when it began."""
     capacity: int = field(init=False)
     recorder: Recorder = field(init=False)
-    trouble: Trouble = field(init=False)
-    sound: LoopState = field(init=False)
+    faults: FaultCounters = field(init=False)
+    last_good: LoopState = field(init=False)
     """The loop after the last step that was taken."""
 
     def __post_init__(self) -> None:
@@ -49,8 +71,8 @@ class Run:
         points: Points = self.loop.state.points
         self.capacity = int(np.clip(2**24 // points.size, 1, _CAPACITY)) if self.record_particles else _CAPACITY
         self.recorder = Recorder(self.first, self.record_every, most_lines(points.size if self.record_particles else 4))
-        self.trouble = Trouble.none(points.shape[0])
-        self.sound = self.loop
+        self.faults = FaultCounters.none(points.shape[0])
+        self.last_good = self.loop
         self._options = Options(
             jnp.asarray(self.record_every),
             jnp.asarray(-1.0 if self.tolerance is None else self.tolerance),
@@ -83,31 +105,20 @@ class Run:
         """As many steps as one compiled call has room to record."""
         return self.record_every * self.capacity
 
-    def take(self, steps: int) -> int:
-        """Take up to so many steps; fewer where one fails, and none where the first does and is mended first."""
+    def take(self, steps: int) -> None:
+        """Take up to so many steps; fewer where one fails, which leaves the loop unhealthy."""
         if self.done % self.record_every:  # a line is under way: end with it
             steps = min(steps, until(self.done, self.record_every))
         elif steps > self.record_every:  # whole lines, so that the next chunk need not end one
             steps -= steps % self.record_every
-        before = self.done
         self._accept(*self._advanced(self.sampler, self.loop, steps))
-        if not self.loop.healthy:
-            self._mend()
-        return self.done - before
 
-    def finish(self, look: Callable[[Points], np.ndarray]) -> int:
-        """Move particles back that the last step left where the target is not finite; how many are there all the same.
-
-        Args:
-            look: from points to whether the target is finite at each.
-        """
-        outside = int(np.sum(~look(self.loop.state.points)))
-        if outside and self.loop.healthy:
-            self.trouble, loop = moved_back(self.trouble, self.loop, look)
-            if loop is not None:
-                self.loop, outside = loop, 0
-                self.recorder.amend(on_host(loop.state.points))
-        return outside
+    def take_one(self, sampler: AbstractSampler) -> bool:
+        """Take the next step with another sampler; False, with nothing taken, where it fails."""
+        loop, record = self._advanced(sampler, self.loop._replace(healthy=jnp.asarray(True)), 1)
+        if loop.healthy:
+            self._accept(loop, record)
+        return bool(loop.healthy)
 
     def digests(self, programs: ProgramHasher) -> dict[str, str]:
         """What the run computes: a digest for each of its parts, traced on the shapes at hand and not compiled.
@@ -151,28 +162,8 @@ class Run:
         taken = int(loop.step) - int(self.loop.step)
         self.recorder.add(jax.tree.map(lambda leaf: on_host(leaf)[: -(-taken // self.record_every)], record))
         if taken:
-            self.sound = loop
+            self.last_good = loop
         self.loop = loop
-
-    def _mend(self) -> None:
-        """Bring the run to where its next step can be tried again; where that is nowhere, leave it unhealthy."""
-        attempts: list[tuple[LoopState, Record]] = []
-
-        def retry(sampler: AbstractSampler, loop: LoopState) -> LoopState:
-            attempts.append(self._advanced(sampler, loop, 1))
-            return attempts[-1][0]
-
-        look = looker(
-            self.key, self.target_now, self.tempering, self.data, self.batch_size, self.sampler.differentiates,
-            self.loop.step,
-        )  # fmt: skip
-        self.trouble, loop = mended(self.trouble, self.loop, self.sampler, look, retry)
-        if loop is None:
-            self.loop = self.sound._replace(healthy=jnp.asarray(False))
-        elif attempts:
-            self._accept(*attempts[-1])
-        else:
-            self.loop = loop
 
 
 def until(done: int, every: int) -> int:

@@ -4,7 +4,7 @@ The particles are judged at the end of every run (`end_check`). What takes a com
 that should be at rest can tell, is checked from `LONG_ENOUGH` steps on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +24,8 @@ from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
 from . import advice
 from .advice import AT_REST, velocity_fraction
+from .end_check import EndCheck
+from .loop import evaluate
 from .run import Run
 
 LONG_ENOUGH = 100
@@ -38,8 +40,6 @@ _SAMPLE = 32  # particles whose neighbours are counted
 _NAMED = 5  # coordinates that a warning lists
 _FEW = 4  # particles whose scores are compared in double precision
 
-Look = Callable[[Points], tuple[Array, Array]]
-
 
 def coincident(points: Points, sampler: AbstractSampler) -> Iterator[str]:
     """Particles that a sampler without noise cannot part, because all begin at one point."""
@@ -52,14 +52,15 @@ def coincident(points: Points, sampler: AbstractSampler) -> Iterator[str]:
         )
 
 
-def before(points: Points, log_densities: Array, scores: Array, look: Look) -> Iterator[str]:
+def before(target: AbstractTarget, points: Points, batch: Batch, log_densities: Array, scores: Array) -> Iterator[str]:
     """What is wrong with the gradient at the first particles.
 
     Args:
+        target: bound.
         points: the first particles.
+        batch: on which the target was evaluated.
         log_densities: there.
         scores: there.
-        look: log densities and scores at other points.
     """
     if points.dtype.itemsize < 4:  # too coarse for differences
         return
@@ -73,7 +74,7 @@ def before(points: Points, log_densities: Array, scores: Array, look: Look) -> I
             )
         return
     with np.errstate(all="ignore"):  # numbers that overflow compare as not wrong
-        wrong = _is_not_the_slope(points, x, value, slope, look)
+        wrong = _is_not_the_slope(target, points, batch, x, value, slope)
     if np.mean(wrong) > 0.5:
         yield (
             f"the gradient of the log density is not its slope at {int(wrong.sum())} of the {len(x)} first particles: "
@@ -82,14 +83,17 @@ def before(points: Points, log_densities: Array, scores: Array, look: Look) -> I
         )
 
 
-def _is_not_the_slope(points: Points, x: np.ndarray, value: np.ndarray, slope: np.ndarray, look: Look) -> np.ndarray:
+def _is_not_the_slope(
+    target: AbstractTarget, points: Points, batch: Batch, x: np.ndarray, value: np.ndarray, slope: np.ndarray
+) -> np.ndarray:
     """Whether, at every particle, differences of the values along one direction contradict the gradient."""
     precision = float(jnp.finfo(points.dtype).eps)
     spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
     direction = np.random.default_rng(0).normal(size=x.shape[1:])
     length = precision ** (1 / 3) * spread
     offset = length * direction[None, :] / np.sqrt(np.mean(direction**2))
-    above, below = (np.asarray(look(jnp.asarray(x + sign * offset, points.dtype))[0], np.float64) for sign in (1, -1))
+    beside = (jnp.asarray(x + sign * offset, points.dtype) for sign in (1, -1))
+    above, below = (on_host(evaluate(target, moved, batch, True)[0]).astype(np.float64) for moved in beside)
     # Differences of the values along `offset`, and what the gradient says they are. A smooth function bends: the two
     # one-sided differences then differ, and so may the gradient; and values have rounding errors.
     difference, expected = (above - below) / 2, slope @ offset[0]
@@ -98,9 +102,7 @@ def _is_not_the_slope(points: Points, x: np.ndarray, value: np.ndarray, slope: n
     return np.abs(difference - expected) > allowed
 
 
-def after(
-    run: Run, batch: Batch, start: Points, first: Array, last: Array, verdict: Verdict, told: bool, failures: list[str]
-) -> Iterator[str]:
+def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *, told: bool) -> Iterator[str]:
     """What is wrong with a run that has ended, and was not interrupted.
 
     Where a cause is found, what follows from it is not said as well; the verdict has it.
@@ -110,11 +112,10 @@ def after(
         batch: one that the target takes.
         start: the first particles.
         first: scores there.
-        last: scores at the last ones.
-        verdict: on the last ones.
+        end: what was seen at the last ones. Errors of checks that fail themselves are added to its `failures`.
         told: whether something was said before the first step.
-        failures: takes the errors of checks that failed themselves.
     """
+    verdict, last, failures = end.verdict, end.scores, end.failures
     if not run.loop.healthy:
         return
     long = run.done >= LONG_ENOUGH
@@ -176,6 +177,15 @@ def _unclear(run: Run, verdict: Verdict) -> Iterator[str]:
     )
 
 
+def stuck(which: Sequence[int], number: int) -> str:
+    """Particles that had to be moved back again and again, of so many."""
+    return (
+        f"particle {', '.join(map(str, which))} of {number} went, more than five steps in a row, to where the target "
+        "is NaN or infinite, and was moved back: it stands at an edge that the target does not declare. Declare "
+        "constraints with `support=`, or lower the learning rate."
+    )
+
+
 def _found(check: Callable[[], Iterator[str]], failures: list[str]) -> list[str]:
     """What a check finds. One that fails itself is noted: the result that it would have judged must not be lost."""
     try:
@@ -188,7 +198,7 @@ def _found(check: Callable[[], Iterator[str]], failures: list[str]) -> list[str]
 def _unmoved(run: Run, start: Points) -> Iterator[str]:
     """Particles that are where they were, though there is a velocity and they are not at rest."""
     velocity = float(run.loop.info.velocity_norm)
-    if not run.done or velocity == 0 or run.first or resting(run):
+    if not run.done or velocity == 0 or resting(run):
         return
     before, now = on_host(start).astype(np.float64), on_host(run.loop.state.points).astype(np.float64)
     spread = np.std(before, axis=0) + np.finfo(np.float64).tiny
@@ -210,13 +220,12 @@ def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
     """Coordinates on which the log density does not depend, as far as all particles at both ends can tell."""
     if not run.sampler.differentiates or run.batch_size is not None:  # other rows may know more than these
         return
-    slopes = np.asarray(first).any(axis=0) | np.asarray(last).any(axis=0)
+    slopes = on_host(first).any(axis=0) | on_host(last).any(axis=0)
     if not slopes.all():  # particles that stand at a mode have no slope there either: look beside them
-        slopes |= np.asarray(_scores(run.target_now, _beside(run.loop.state.points), batch)).any(axis=0)
+        slopes |= on_host(_scores(run.target_now, _beside(run.loop.state.points), batch)).any(axis=0)
     flat = np.flatnonzero(~slopes)
     if flat.size:
-        assert run.target.space is not None
-        names = run.target.space.layout.coordinate_names()
+        names = run.target.bound_space.layout.coordinate_names()
         listed = ", ".join(names[place] for place in flat[:_NAMED]) + (", …" if flat.size > _NAMED else "")
         yield (
             f"the log density does not depend on {listed}: its gradient there is exactly zero at all particles, the "
@@ -252,7 +261,7 @@ def _restless(run: Run) -> Iterator[str]:
     """
     if not (run.sampler.interacting and run.sampler.deterministic):
         return
-    points = np.asarray(run.loop.state.points, np.float64)
+    points = on_host(run.loop.state.points).astype(np.float64)
     spread = float(np.sqrt(np.mean(np.var(points, axis=0))))
     move = float(run.loop.info.velocity_norm * run.loop.info.step_size)
     if move > LARGEST_MOVE * spread > 0:
@@ -338,8 +347,7 @@ def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.n
         return jax.tree.map(cast, tree)
 
     try:
-        assert target.space is not None
-        particle = jax.tree.map(np.asarray, target.space.constrain(points[0]))
+        particle = jax.tree.map(np.asarray, target.bound_space.constrain(points[0]))
         # JAX remembers a NumPy constant that it has seen in single precision by its identity: give it others.
         fresh = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, target)
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

@@ -55,6 +55,8 @@ UNCLEAR_SHARE = 0.85
 """Of the squared scores: where a fifth of the particles hold more, they are stragglers."""
 UNCLEAR_PARTICLES = 30
 """Of fewer, draws of a bent target can have such numbers."""
+FEWEST_PARTICLES = 4
+"""Of fewer, standard errors have so few degrees of freedom that nothing is certain."""
 OUTWARD = 0.2
 """A Stein ratio below minus this is one of a density that grows outward."""
 AXES_PARTICLES = 2.5
@@ -137,6 +139,8 @@ def judge(
         return not_judged("scores at the particles are not finite")
     if not s.any():
         return not_judged("the gradient of the log density is exactly zero at every particle")
+    if len(x) < FEWEST_PARTICLES:
+        return not_judged(f"{len(x)} particles are too few")
     with np.errstate(over="ignore", invalid="ignore"):
         sd, centred = _centred(x)
         # From here on in units of every coordinate's standard deviation.

@@ -67,17 +67,15 @@ def as_blackjax(
             check_particles(position, "position")
         position = as_arrays("position", position)
         own = bound(position)
-        assert own.space is not None
-        points = jax.vmap(own.space.unconstrain)(position)
+        points = jax.vmap(own.bound_space.unconstrain)(position)
         sampler.check(points)
         return ParticleState(position, sampler.init(own, points, own.batch(rows, batch_size)))
 
     def step(rng_key: KeyLike, state: ParticleState) -> tuple[ParticleState, Info]:
         """One step of the sampler, on a fresh minibatch where there are minibatches."""
         own = bound(state.position)
-        assert own.space is not None
         batch_key, sampler_key = jr.split(as_key(rng_key, "rng_key"))
         inner, info = sampler.step(sampler_key, state.inner, own, own.batch(rows, batch_size, batch_key))
-        return ParticleState(jax.vmap(own.space.constrain)(inner.points), inner), info
+        return ParticleState(jax.vmap(own.bound_space.constrain)(inner.points), inner), info
 
     return SamplingAlgorithm(init, step)

@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..core.types import Points, Scalar, as_number, check_count, check_positive, like
+from ..core.one_line import OneLine
+from ..core.types import Points, Scalar, as_number, cast_like, check_count, check_positive
 from .distance import squared_distances
 
 _FEW_PAIRS = 128  # all comparisons of so many pairs cost less than a search
 _GUESSES = 8  # by secants; where distances come in clusters, whose counts are no smooth function, halving is faster
 
 
-class AbstractBandwidth(eqx.Module):
+class AbstractBandwidth(OneLine):
     """A rule that reads a bandwidth off the particles."""
 
     @abc.abstractmethod
@@ -57,7 +58,7 @@ class Median(AbstractBandwidth):
         fallback = jnp.where(mean == 0, jnp.ones_like(mean), mean)  # NaN stays NaN
         typical = jnp.where((typical > 0) & jnp.isfinite(mean), typical, fallback)
         factor = 0.5 / np.log(n + 1.0) if self.factor is None else self.factor
-        return like(factor, typical) * typical
+        return cast_like(factor, typical) * typical
 
 
 def median_of_pairs(r2: Float[Array, "n n"]) -> Scalar:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..core.metric import AbstractMetric, split_columns
+from ..core.one_line import OneLine
 from ..core.particles import Scored
 from ..core.types import (
     Matrix,
@@ -20,12 +21,12 @@ from ..core.types import (
     Scalar,
     Vector,
     as_number,
+    cast_like,
     check_callable,
     check_choice,
     check_count,
     is_concrete,
     is_real_number,
-    like,
 )
 from . import reference
 from .radial import BACKENDS, PRECISIONS, Backend, Precision, radial_divergence, radial_velocity
@@ -34,7 +35,7 @@ from .scalar import AbstractScalarKernel
 MatrixKernel = TypeVar("MatrixKernel", bound="AbstractMatrixKernel")
 
 
-class AbstractMatrixKernel(eqx.Module):
+class AbstractMatrixKernel(OneLine):
     """A positive definite kernel with values in the d×d matrices, K(x, y) = K(y, x)ᵀ.
 
     To add one, write `__call__` from the paper and, where there is something faster than the definition, `velocity`;
@@ -118,12 +119,12 @@ class Linear(AbstractMatrixKernel):
             raise ValueError(f"`offset` must be a number of at least 0, got {self.offset!r}.")
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
-        return (like(self.offset, x) + jnp.vdot(x, y)) * jnp.eye(x.shape[0], dtype=x.dtype)
+        return (cast_like(self.offset, x) + jnp.vdot(x, y)) * jnp.eye(x.shape[0], dtype=x.dtype)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
         scores = source.weights[:, None] * source.scores
         drive = jnp.matmul(at, jnp.matmul(source.points.T, scores, precision="highest"), precision="highest")
-        constant = like(self.offset, at) * jnp.sum(scores, axis=0, keepdims=True)
+        constant = cast_like(self.offset, at) * jnp.sum(scores, axis=0, keepdims=True)
         return drive + constant + jnp.sum(source.weights) * at
 
     @property

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ..core.metric import AbstractMetric
 from ..core.particles import Scored
-from ..core.types import Matrix, Points, Vector, as_number, check_choice, like
+from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_choice
 from .bandwidth import AbstractBandwidth
 from .matrix import AbstractMatrixKernel, Preconditioned, tilted_velocity
 from .radial import DENSE_PAIRS
@@ -98,10 +98,10 @@ class Mixture(AbstractMatrixKernel):
         log_weights = jax.vmap(self.log_weights)(points).T
         if self.weighting == "euclidean":  # the same x in all g_l: (z_l − Σ_m w_m z_m)/T is left
             mean = jnp.matmul(jnp.exp(log_weights).T, self.anchors, precision="highest")
-            return log_weights, (self.anchors[:, None] - mean[None]) / like(self.temperature, points)
+            return log_weights, (self.anchors[:, None] - mean[None]) / cast_like(self.temperature, points)
 
         def pull(metric: AbstractMetric, anchor: Vector) -> Array:
-            return jax.vmap(lambda x: -metric.multiply(x - anchor) / like(self.temperature, x))(points)
+            return jax.vmap(lambda x: -metric.multiply(x - anchor) / cast_like(self.temperature, x))(points)
 
         pulls = jax.vmap(pull)(self.parts.metric, self.anchors)  # l n d
         mean = jnp.einsum("ln,lnd->nd", jnp.exp(log_weights), pulls, precision="highest")
@@ -109,7 +109,7 @@ class Mixture(AbstractMatrixKernel):
 
     def _squared_distance(self, metric: AbstractMetric, offset: Vector) -> Array:
         square = jnp.sum(offset**2) if self.weighting == "euclidean" else metric.quadratic(offset)
-        return square / like(self.temperature, offset)
+        return square / cast_like(self.temperature, offset)
 
     def _log_scale(self, metric: AbstractMetric) -> Array:
         logdet = metric.logdet()

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.types import Points, Scalar, as_number, check_positive, like
+from ..core.one_line import OneLine
+from ..core.types import Points, Scalar, as_number, cast_like, check_positive
 from .bandwidth import AbstractBandwidth, Median
 
 
@@ -24,7 +25,7 @@ def _bandwidth(value: Any) -> Any:
 ScalarKernel = TypeVar("ScalarKernel", bound="AbstractScalarKernel")
 
 
-class AbstractScalarKernel(eqx.Module):
+class AbstractScalarKernel(OneLine):
     """A positive definite radial kernel: its profile k(r²) and the derivative k'(r²) by r².
 
     `bandwidth` is a squared length. It is a number, or a rule such as `Median()` that `adapt` turns into a number
@@ -57,7 +58,7 @@ class AbstractScalarKernel(eqx.Module):
                 f"`bandwidth` is the rule {self.bandwidth}: a number is needed to evaluate the kernel. "
                 "Call `kernel.adapt(points)` first, or give a number."
             )
-        return like(self.bandwidth, r2)
+        return cast_like(self.bandwidth, r2)
 
 
 class RBF(AbstractScalarKernel):

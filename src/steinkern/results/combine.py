@@ -44,7 +44,7 @@ def combine(results: Sequence[Any]) -> Result:
     words = ", ".join(f"{result.num_steps} steps, {result.status.value}" for result in results)
     plain = Result(**{field.name: getattr(first, field.name) for field in fields(Result)})  # no quality of one of them
     faults = Faults(
-        sum(result.faults.frozen for result in results), (), sum(result.faults.damped for result in results),
+        sum(result.faults.moved_back for result in results), (), sum(result.faults.damped for result in results),
         max(result.faults.largest_damping for result in results), sum(result.faults.shortened for result in results),
     )  # fmt: skip
     return replace(

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from .prediction import Prediction, predict
 from .report import Frames, Record, Trace, write_report
 from .report.facts import target_name
 from .report.record import RECORD_PARTICLES, by_name, chosen_lines, discrepancy, shared_in_words
+from .summary import short_html, short_text, table_lines
 from .verdict import Verdict, not_judged
 
 
@@ -62,7 +64,7 @@ class History:
 class Faults:
     """What went wrong along the way and was dealt with."""
 
-    frozen: int = 0
+    moved_back: int = 0
     """How often a particle at fault was moved back, so that the others could go on."""
     stuck: tuple[int, ...] = ()
     """The particles that had to be moved back more than five steps in a row."""
@@ -73,11 +75,17 @@ class Faults:
     shortened: int = 0
     """How many moves were longer than `longest_move` allows and made shorter."""
 
+    @property
+    def frozen(self) -> int:
+        """The old name of `moved_back`."""
+        warnings.warn("`Faults.frozen` is now `Faults.moved_back`.", DeprecationWarning, stacklevel=2)
+        return self.moved_back
+
     def sentences(self) -> list[str]:
         """What is to be said of it."""
         said = []
-        if self.frozen:
-            said.append(f"Particles were moved back {self.frozen} times from where the target is not finite.")
+        if self.moved_back:
+            said.append(f"Particles were moved back {self.moved_back} times from where the target is not finite.")
         if self.stuck:
             said.append(f"More than five steps in a row: {', '.join(map(str, self.stuck))}.")
         if self.damped:
@@ -87,7 +95,7 @@ class Faults:
         return said
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """Particles that approximate the target, and how they came about.
 
@@ -359,22 +367,31 @@ class Result:
                 )
         return draws
 
-    def summary(self) -> str:
+    def summary(self, max_rows: int | None = 20) -> str:
         """A table of mean, standard deviation and quantiles of every coordinate, how the run ended, and its verdict.
 
         The numbers are computed in double precision, whatever the particles are held in.
+
+        Args:
+            max_rows: how many coordinates to list; `None` for all.
         """
-        leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(self.particles)]
-        values = np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
-        names = Layout.of(jax.tree.map(lambda leaf: leaf[0], self.particles)).coordinate_names()
-        width = max(len("parameter"), *map(len, names))
-        lines = [f"{'parameter':<{width}} {'mean':>10} {'sd':>10} {'5%':>10} {'50%':>10} {'95%':>10}"]
-        for name, column in zip(names, values.T, strict=True):
-            numbers = [column.mean(), column.std(), *np.quantile(column, [0.05, 0.5, 0.95])]
-            lines.append(f"{name:<{width}} " + " ".join(f"{number:>10.4g}" for number in numbers))
-        lines.append(f"{len(self.points)} particles, {self.num_steps} steps, {self.status.value}: {self.message}")
+        if max_rows is not None:
+            check_count("max_rows", max_rows)
+        lines, left = table_lines(self.particles, max_rows)
+        more = [f"… and {left} more: summary(max_rows=None) lists all"] if left else []
+        return "\n".join([*lines, *more, *self._ending()])
+
+    def _ending(self) -> list[str]:
+        """The last lines of the summary: how the run ended, and its verdict."""
+        lines = [f"{len(self.points)} particles, {self.num_steps} steps, {self.status.value}: {self.message}"]
         checked = self.verdict.sentence()
-        return "\n".join([*lines, checked] if checked else lines)
+        return [*lines, checked] if checked else lines
+
+    def __repr__(self) -> str:
+        return short_text(self)
+
+    def _repr_html_(self) -> str:
+        return short_html(self)
 
 
 @compiled
@@ -384,8 +401,7 @@ def _log_densities(target: AbstractTarget, points: Points, data: Batch) -> Float
 
 @compiled
 def _unconstrained(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k n d"]:
-    assert target.space is not None
-    return jax.vmap(jax.vmap(target.space.unconstrain))(recorded)
+    return jax.vmap(jax.vmap(target.bound_space.unconstrain))(recorded)
 
 
 class DivergedError(RuntimeError):

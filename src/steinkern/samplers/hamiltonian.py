@@ -14,7 +14,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int
 
 from ..core.metric import AbstractMetric
-from ..core.types import Batch, Key, Points, as_number, check_count, check_positive, check_share, like
+from ..core.types import Batch, Key, Points, as_number, cast_like, check_count, check_positive, check_share
 from ..kernels.diagnostics import stein_ratio
 from ..targets.target import AbstractTarget
 from .sampler import AbstractSampler, Info, root_mean_square
@@ -85,13 +85,13 @@ class Hamiltonian(AbstractSampler):
             state = self._jump(jump_key, state, target, batch)
         pull = jax.vmap(self.metric.pull_score)(state.scores)
         norm = root_mean_square(jnp.mean(pull, axis=0))
-        return state, Info(norm, like(self.step_size, norm), stein_ratio(state.points, state.scores))
+        return state, Info(norm, cast_like(self.step_size, norm), stein_ratio(state.points, state.scores))
 
     def _trajectories(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
         n = state.points.shape[0]
         momentum_key, length_key, jitter_key, accept_key = jr.split(key, 4)
         dtype = state.points.dtype
-        step = like(self.step_size, state.points)
+        step = cast_like(self.step_size, state.points)
         jitter = jr.uniform(jitter_key, (n, 1), dtype, *_JITTER)
         own = step * jnp.exp(jitter)
         length = _LENGTH * jr.uniform(length_key, (), dtype, 0.5, 1.5)

@@ -14,8 +14,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ..core.metric import AbstractMetric, BlocksMetric, split_columns
+from ..core.one_line import OneLine
 from ..core.operators import AbstractOperator, Dense
-from ..core.types import Batch, Points, as_number, check_choice, check_count, check_positive, check_share, like, times
+from ..core.types import (
+    Batch,
+    Points,
+    as_number,
+    cast_like,
+    check_choice,
+    check_count,
+    check_positive,
+    check_share,
+    scaled,
+)
 from ..kernels.bandwidth import AbstractBandwidth
 from ..kernels.matrix import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel
 from ..kernels.mixture import WEIGHTINGS, Mixture, Weighting
@@ -23,7 +34,7 @@ from ..targets.curvature import AbstractCurvature, Repair, repaired_matrix
 from ..targets.target import AbstractTarget
 
 
-class AbstractKernelRule(eqx.Module):
+class AbstractKernelRule(OneLine):
     """Builds the kernel of a step."""
 
     @abc.abstractmethod
@@ -50,7 +61,7 @@ class AbstractKernelRule(eqx.Module):
         return None
 
 
-class Plain(AbstractKernelRule):
+class FixedKernel(AbstractKernelRule):
     """The same kernel at every step, its bandwidth adapted to the particles."""
 
     kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
@@ -164,7 +175,7 @@ def _all_finite(tree: Any) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree_util.tree_leaves(tree)]))
 
 
-class Averaged(AbstractKernelRule):
+class AverageMetric(AbstractKernelRule):
     """One metric for all: Q the mean of the particles' curvatures, Eq. (15), and the constant kernel of Eq. (13).
 
     Args:
@@ -206,8 +217,8 @@ class Averaged(AbstractKernelRule):
     def may_decouple(self) -> bool:
         return _has_numbers(self.kernel)
 
-    def damped(self, factor: float) -> "Averaged":
-        return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
+    def damped(self, factor: float) -> "AverageMetric":
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, scaled(self.settings.damping, factor))
 
     @jax.named_scope("curvature")
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
@@ -222,7 +233,7 @@ class Averaged(AbstractKernelRule):
         return curvature.factorise(self.settings.damping, symmetric=not self.kernel.rotation_invariant)
 
 
-class MixtureAt(AbstractKernelRule):
+class AnchorMixture(AbstractKernelRule):
     """A metric around every anchor, Eqs. (16) to (18).
 
     Args:
@@ -267,13 +278,13 @@ class MixtureAt(AbstractKernelRule):
         if self.anchors is not None and self.anchors.shape[1:] != (d,):
             raise ValueError(f"`anchors` must have shape (l, {d}), got {self.anchors.shape}.")
 
-    def damped(self, factor: float) -> "MixtureAt":
-        return eqx.tree_at(lambda rule: rule.settings.damping, self, times(self.settings.damping, factor))
+    def damped(self, factor: float) -> "AnchorMixture":
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, scaled(self.settings.damping, factor))
 
     def places(self, points: Points) -> Float[Array, "l d"]:
         """The anchors for these particles."""
         if self.anchors is not None:
-            return like(self.anchors, points)
+            return cast_like(self.anchors, points)
         return points if self.num_anchors is None else points[: self.num_anchors]
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:

@@ -15,10 +15,10 @@ from ..core.types import (
     Scalar,
     Vector,
     as_number,
+    cast_like,
     check_count,
     check_positive_number,
     check_share,
-    like,
 )
 from ..targets.curvature import hessian_diagonal
 from ..targets.target import AbstractTarget
@@ -139,14 +139,14 @@ class PSGLD(AbstractSampler):
 
         likelihood, mean_gradient = jax.value_and_grad(mean_log_example)(point)
         base, base_gradient = jax.value_and_grad(target.log_base)(point)
-        number = like(target.num_data_in(batch), point)
-        score = like(target.power, point) * (base_gradient + number * mean_gradient)
+        number = cast_like(target.num_data_in(batch), point)
+        score = cast_like(target.power, point) * (base_gradient + number * mean_gradient)
         score = jnp.where(jnp.isfinite(likelihood + base), score, jnp.nan)  # as `AbstractTarget.score` has it
 
-        new_share = jnp.where(adapting, 1 - like(self.decay, point), 0)
+        new_share = jnp.where(adapting, 1 - cast_like(self.decay, point), 0)
         second_moment = (1 - new_share) * second_moment + new_share * mean_gradient**2
         root = jnp.sqrt(second_moment)
-        preconditioner = 1 / (like(self.stabiliser, point) + root)
+        preconditioner = 1 / (cast_like(self.stabiliser, point) + root)
         drift = preconditioner * score
         if self.correction:
             safe = jnp.where(root > 0, root, 1)
@@ -182,4 +182,4 @@ def _step_size(step_size: Any, count: Array, points: Points) -> Scalar:
     if size is None or jnp.shape(size) != () or jnp.iscomplexobj(size):
         got = "None" if size is None else f"an array of {jnp.result_type(size)}{list(jnp.shape(size))}"
         raise ValueError(f"`step_size` must be one real number, or a schedule that returns one, got {got}.")
-    return like(size, points)
+    return cast_like(size, points)

@@ -3,10 +3,10 @@
 import abc
 from typing import Any, NamedTuple, Protocol
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..core.one_line import OneLine
 from ..core.types import Batch, Key, Points, Scalar
 from ..kernels.diagnostics import stein_ratio
 from ..kernels.matrix import AbstractMatrixKernel
@@ -33,7 +33,7 @@ class Info(NamedTuple):
     """See `steinkern.stein_ratio`: 1 in expectation at exact draws, above it where particles have spread too far."""
 
 
-class AbstractSampler(eqx.Module):
+class AbstractSampler(OneLine):
     """Moves particles. One step is a pure function of (key, state, target, batch)."""
 
     @abc.abstractmethod

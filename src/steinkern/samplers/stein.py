@@ -22,14 +22,14 @@ from ..core.types import (
     check_positive,
     is_concrete,
     is_real_number,
-    times,
+    scaled,
 )
 from ..kernels.matrix import AbstractMatrixKernel, as_matrix_kernel, check_scalar_kernel, tilted_velocity
 from ..kernels.mixture import Weighting
 from ..kernels.scalar import RBF, AbstractScalarKernel
 from ..targets.curvature import AbstractCurvature
 from ..targets.target import AbstractTarget, LogDensity
-from .kernel_rule import AbstractKernelRule, Averaged, MetricSettings, MixtureAt, Plain
+from .kernel_rule import AbstractKernelRule, AnchorMixture, AverageMetric, FixedKernel, MetricSettings
 from .newton import newton_velocity
 from .sampler import AbstractSampler, Info, make_info
 
@@ -157,7 +157,7 @@ class SVN(AbstractSampler):
         return transported(self.optimiser, state, velocity, scores, None)
 
     def damped(self, factor: float) -> "SVN":
-        return eqx.tree_at(lambda sampler: sampler.damping, self, times(self.damping, factor))
+        return eqx.tree_at(lambda sampler: sampler.damping, self, scaled(self.damping, factor))
 
 
 def transported(
@@ -179,7 +179,7 @@ def svgd(kernel: Any = None, optimiser: Any = None) -> SVGD:
         optimiser: an optax optimiser, or a number for Adagrad with that learning rate. Keep one optimiser object for
             several fits: a new one compiles anew.
     """
-    return SVGD(Plain(as_matrix_kernel(RBF() if kernel is None else kernel)), as_optimiser(optimiser))
+    return SVGD(FixedKernel(as_matrix_kernel(RBF() if kernel is None else kernel)), as_optimiser(optimiser))
 
 
 def matrix_svgd(
@@ -227,11 +227,11 @@ def matrix_svgd(
         for name, default in {**extra, "weighting": weighting == "exact"}.items():
             if not default:
                 raise ValueError(f"`{name}` belongs to kind 'mixture', got it with kind 'average'.")
-        return SVGD(Averaged(curvature, base, settings, per_block=per_block), as_optimiser(optimiser))
+        return SVGD(AverageMetric(curvature, base, settings, per_block=per_block), as_optimiser(optimiser))
     counted = isinstance(anchors, int | np.integer) and not isinstance(anchors, bool)
     number = int(anchors) if counted else None
     places = None if anchors is None or number is not None else _as_anchors(anchors)
-    rule = MixtureAt(curvature, base, places, number, own_share, temperature, weighting, settings, per_block)
+    rule = AnchorMixture(curvature, base, places, number, own_share, temperature, weighting, settings, per_block)
     return SVGD(rule, as_optimiser(optimiser))
 
 
@@ -240,7 +240,7 @@ def gradient_free_svgd(
 ) -> GradientFreeSVGD:
     """SVGD for targets that cannot be differentiated; see `GradientFreeSVGD` for the arguments."""
     base = as_matrix_kernel(RBF() if kernel is None else kernel)
-    return GradientFreeSVGD(Plain(base), surrogate, as_optimiser(optimiser), normalise)
+    return GradientFreeSVGD(FixedKernel(base), surrogate, as_optimiser(optimiser), normalise)
 
 
 def svn(

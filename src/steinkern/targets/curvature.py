@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..core.one_line import OneLine
 from ..core.operators import AbstractOperator, Dense, Diagonal
-from ..core.types import Batch, Matrix, Points, Scalar, Vector, check_callable, check_choice, like
+from ..core.types import Batch, Matrix, Points, Scalar, Vector, cast_like, check_callable, check_choice
 from .likelihood import AbstractLikelihood
 from .target import AbstractTarget
 
 Repair: TypeAlias = Literal["absolute", "clip"] | None
 
 
-class AbstractCurvature(eqx.Module):
+class AbstractCurvature(OneLine):
     """An estimate of Q(x) ≈ −∇²log p(x)."""
 
     @abc.abstractmethod
@@ -160,14 +161,14 @@ def _generalised_gauss_newton(
 
 def likelihood_scale(target: AbstractTarget, point: Vector, batch: Batch) -> Scalar:
     """What the sum over a batch of examples is multiplied by: the tempering power × N/b."""
-    return like(target.power, point) * target.data_scale(batch, point.dtype)
+    return cast_like(target.power, point) * target.data_scale(batch, point.dtype)
 
 
 def _with_base(target: AbstractTarget, point: Vector, likelihood: AbstractOperator) -> AbstractOperator:
     """The likelihood's curvature plus the positive part of the prior's (and the constraints' Jacobian's) own."""
 
     def log_base(x: Vector) -> Scalar:
-        return like(target.power, x) * target.log_base(x)
+        return cast_like(target.power, x) * target.log_base(x)
 
     base = _negative_hessian(log_base, point, "clip", 0.0, isinstance(likelihood, Diagonal))
     return jax.tree.map(jnp.add, likelihood, base)

@@ -22,10 +22,10 @@ from ..core.types import (
     PyTree,
     Scalar,
     Vector,
+    cast_like,
     check_callable,
     check_count,
     check_positive,
-    like,
 )
 from .curvature import Hessian
 from .supports import Space
@@ -64,7 +64,7 @@ def _as_scale(value: Any, point: Vector) -> Array:
             f"`scale` must be one number, or one for each of the {point.shape[0]} coordinates, got shape "
             f"{jnp.shape(value)}."
         )
-    return jnp.broadcast_to(like(value, point), point.shape)
+    return jnp.broadcast_to(cast_like(value, point), point.shape)
 
 
 def around_mode(
@@ -98,13 +98,12 @@ def around_mode(
     if any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(start)):
         raise ValueError("`start` must be in float32 or float64: the curvature at a mode is factorised.")
     bound = as_target(target).bind(start)
-    assert bound.space is not None
-    bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
+    bound.bound_space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
     bound.check_data(data, None)
-    scales = _as_scale(scale, bound.space.unconstrain(start))
+    scales = _as_scale(scale, bound.bound_space.unconstrain(start))
     given = "" if data is None else f", and `data`, {shapes(data, 0)}"
     with explained(f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other shapes?"):
-        vector, metric, value, offset = _laplace(bound, bound.space.unconstrain(start), data, max_steps)
+        vector, metric, value, offset = _laplace(bound, bound.bound_space.unconstrain(start), data, max_steps)
     noise = jr.normal(key, (num_particles, vector.shape[0]), vector.dtype)
     points = vector[None, :] + scales[None, :] * jax.vmap(metric.unwhiten)(noise)
     if not (bool(jnp.all(jnp.isfinite(points))) and bool(jnp.isfinite(value))):
@@ -118,7 +117,7 @@ def around_mode(
             "deviations from where the gradient would vanish. Raise `max_steps`, start closer, or see that the density "
             "is proper."
         )
-    return jax.vmap(bound.space.constrain)(points)
+    return jax.vmap(bound.bound_space.constrain)(points)
 
 
 @compiled

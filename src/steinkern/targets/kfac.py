@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from ..core.operators import AbstractOperator, Blocks, Dense, Diagonal, Kronecker
 from ..core.particles import merge
-from ..core.types import Batch, PyTree, Scalar, Vector, check_callable, like
+from ..core.types import Batch, PyTree, Scalar, Vector, cast_like, check_callable
 from .curvature import AbstractCurvature, likelihood_scale
 from .likelihood import AbstractLikelihood
 from .supports import Real, Space
@@ -217,7 +217,7 @@ class _TappedWeight:
                 f"`model` must call each layer on one example: a vector of {self.weight.shape[1]}, got shape "
                 f"{jnp.shape(x)}."
             )
-        return _product(self.weight, like(x, self.weight), self.tap)
+        return _product(self.weight, cast_like(x, self.weight), self.tap)
 
     def check_called_once(self) -> None:
         if self.calls != 1:
@@ -298,7 +298,7 @@ def _prior_curvature(target: AbstractTarget, point: Vector) -> Vector:
     """The row sums of −∇² of the log prior (and constraints' Jacobian), negative ones set to 0."""
 
     def score(x: Vector) -> Vector:
-        return jax.grad(lambda at: like(target.power, at) * target.log_base(at))(x)
+        return jax.grad(lambda at: cast_like(target.power, at) * target.log_base(at))(x)
 
     _, product = jax.jvp(score, (point,), (jnp.ones_like(point),))
     return jnp.maximum(-product, 0)

@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.arrays import as_numpy
-from ..core.types import Matrix, Scalar, as_number, check_positive, is_concrete, like
+from ..core.one_line import OneLine
+from ..core.types import Matrix, Scalar, as_number, cast_like, check_positive, is_concrete
 
 
-class AbstractLikelihood(eqx.Module):
+class AbstractLikelihood(OneLine):
     """p(y | output) for one example, where the output is a vector that a model computes."""
 
     @abc.abstractmethod
@@ -95,7 +96,7 @@ class Gaussian(AbstractLikelihood):
         check_positive("variance", self.variance)
 
     def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
-        variance = like(self.variance, output)
+        variance = cast_like(self.variance, output)
         residual = _real(label, output).reshape(output.shape) - output
         return -0.5 * jnp.sum(residual**2 / variance + jnp.log(2 * jnp.pi * variance))
 
@@ -103,7 +104,7 @@ class Gaussian(AbstractLikelihood):
         _check_finite(labels)
 
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
-        return jnp.diag(1 / jnp.broadcast_to(like(self.variance, output), output.shape))
+        return jnp.diag(1 / jnp.broadcast_to(cast_like(self.variance, output), output.shape))
 
 
 class GaussianNoise(AbstractLikelihood):
@@ -131,7 +132,7 @@ def _real(label: Any, output: Array) -> Array:
     """A label in the precision of the output; a complex one would lose its imaginary part."""
     if jnp.iscomplexobj(label):
         raise ValueError(f"`label` must be a real number, got {jnp.result_type(label)}.")
-    return like(label, output)
+    return cast_like(label, output)
 
 
 def _check_finite(labels: Any) -> None:

@@ -10,7 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, Float
 
 from ..core.arrays import as_key
-from ..core.types import KeyLike, PyTree, Scalar, as_number, check_count, check_positive, like
+from ..core.types import KeyLike, PyTree, Scalar, as_number, cast_like, check_count, check_positive
 from .kfac import KFAC
 from .likelihood import Bernoulli, GaussianNoise
 from .target import Posterior
@@ -49,7 +49,7 @@ class RegressionNetwork(eqx.Module):
             eqx.nn.Linear(inputs, outputs, dtype=dtype, key=layer_key) for inputs, outputs, layer_key in pairs
         )
         noise = jr.normal(noise_key, (), layers[0].weight.dtype)
-        return cls(layers, like(log_variance, noise) + like(spread, noise) * noise)
+        return cls(layers, cast_like(log_variance, noise) + cast_like(spread, noise) * noise)
 
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
         for layer in self.layers[:-1]:
@@ -74,8 +74,8 @@ class NetworkPrior(eqx.Module):
     def __call__(self, network: RegressionNetwork) -> Scalar:
         noise = network.log_variance
         squares = jax.tree.map(lambda leaf: jnp.sum(leaf**2), jax.tree_util.tree_leaves(network.layers))
-        weights = -0.5 * like(self.precision, noise) * jnp.sum(jnp.stack(squares))
-        return weights - like(self.shape, noise) * noise - like(self.rate, noise) * jnp.exp(-noise)
+        weights = -0.5 * cast_like(self.precision, noise) * jnp.sum(jnp.stack(squares))
+        return weights - cast_like(self.shape, noise) * noise - cast_like(self.rate, noise) * jnp.exp(-noise)
 
 
 def network_output(network: RegressionNetwork, example: PyTree) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.particles import Layout
-from ..core.types import PyTree, Scalar, Vector, is_concrete, like
+from ..core.types import PyTree, Scalar, Vector, cast_like, is_concrete
 
 
 class AbstractSupport(eqx.Module):
@@ -77,10 +77,10 @@ class GreaterThan(AbstractSupport):
     lower: Any = eqx.field(converter=lambda value: _bound("lower", value))
 
     def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
-        return like(self.lower, free) + jnp.exp(free)
+        return cast_like(self.lower, free) + jnp.exp(free)
 
     def unconstrain(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jnp.log(value - like(self.lower, value))
+        return jnp.log(value - cast_like(self.lower, value))
 
     def log_jacobian(self, free: Float[Array, "..."]) -> Scalar:
         return jnp.sum(free)
@@ -95,10 +95,10 @@ class LessThan(AbstractSupport):
     upper: Any = eqx.field(converter=lambda value: _bound("upper", value))
 
     def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
-        return like(self.upper, free) - jnp.exp(free)
+        return cast_like(self.upper, free) - jnp.exp(free)
 
     def unconstrain(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jnp.log(like(self.upper, value) - value)
+        return jnp.log(cast_like(self.upper, value) - value)
 
     def log_jacobian(self, free: Float[Array, "..."]) -> Scalar:
         return jnp.sum(free)
@@ -118,14 +118,14 @@ class Interval(AbstractSupport):
             raise ValueError(f"`lower` must be below `upper`, got {self.lower} and {self.upper}.")
 
     def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
-        lower, upper = like(self.lower, free), like(self.upper, free)
+        lower, upper = cast_like(self.lower, free), cast_like(self.upper, free)
         return lower + (upper - lower) * jax.nn.sigmoid(free)
 
     def unconstrain(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jnp.log(value - like(self.lower, value)) - jnp.log(like(self.upper, value) - value)
+        return jnp.log(value - cast_like(self.lower, value)) - jnp.log(cast_like(self.upper, value) - value)
 
     def log_jacobian(self, free: Float[Array, "..."]) -> Scalar:
-        width = like(self.upper, free) - like(self.lower, free)
+        width = cast_like(self.upper, free) - cast_like(self.lower, free)
         return jnp.sum(jnp.log(width) + jax.nn.log_sigmoid(free) + jax.nn.log_sigmoid(-free))
 
     def contains(self, value: np.ndarray) -> bool:

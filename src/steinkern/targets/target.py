@@ -14,6 +14,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..core.one_line import OneLine
 from ..core.particles import merge
 from ..core.types import (
     Batch,
@@ -23,19 +24,19 @@ from ..core.types import (
     Scalar,
     Vector,
     as_number,
+    cast_like,
     check_arguments,
     check_callable,
     check_positive,
     is_concrete,
     is_real_number,
-    like,
 )
 from .supports import AbstractSpace, Space
 
 Target = TypeVar("Target", bound="AbstractTarget")
 
 
-class AbstractTarget(eqx.Module):
+class AbstractTarget(OneLine):
     """log p(x) = power × [ log base(x) + (N/b) Σ_batch log-likelihood(x, example) ], up to a constant.
 
     `base` is the prior times the Jacobian of the constraints. `power` is the tempering exponent, 1 unless a schedule
@@ -126,11 +127,16 @@ class AbstractTarget(eqx.Module):
         """The same target with other values of the parameters that all particles share."""
         return eqx.tree_at(lambda target: target.shared, self, shared, is_leaf=lambda node: node is None)
 
-    def constrain(self, vector: Vector) -> PyTree:
-        """The parameters at an unconstrained vector, the shared ones included."""
+    @property
+    def bound_space(self) -> AbstractSpace:
+        """The space of the particles that the target is bound to; an error where it is bound to none."""
         if self.space is None:
             raise ValueError("this target is not bound to a parameter space: call `target.bind(particle)` first.")
-        return merge(self.space.constrain(vector), self.shared)
+        return self.space
+
+    def constrain(self, vector: Vector) -> PyTree:
+        """The parameters at an unconstrained vector, the shared ones included."""
+        return merge(self.bound_space.constrain(vector), self.shared)
 
     def log_jacobian(self, vector: Vector) -> Scalar:
         """Log |det| of the map from the unconstrained vector to the parameters."""
@@ -147,12 +153,12 @@ class AbstractTarget(eqx.Module):
 
     def data_scale(self, batch: Batch, dtype: Any) -> Scalar:
         """N / b."""
-        return like(self.num_data_in(batch), jnp.zeros((), dtype)) / batch_length(batch)
+        return cast_like(self.num_data_in(batch), jnp.zeros((), dtype)) / batch_length(batch)
 
     def log_density(self, vector: Vector, batch: Batch = None) -> Scalar:
         """The (minibatch estimate of the) log density."""
         likelihood = jnp.sum(self.log_examples(vector, batch)) * self.data_scale(batch, vector.dtype)
-        return like(self.power, vector) * (self.log_base(vector) + likelihood)
+        return cast_like(self.power, vector) * (self.log_base(vector) + likelihood)
 
     def score(self, vector: Vector, batch: Batch = None) -> Vector:
         """∇log p; NaN where log p is not finite, though automatic differentiation may have a number there.

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from ...core.metric import AbstractMetric, DenseMetric
 from ...core.programs import compiled
-from ...core.types import Batch, Key, Points, Scalar, like
+from ...core.types import Batch, Key, Points, Scalar, cast_like
 from ...samplers.hamiltonian import ChainState, Hamiltonian
 from ...samplers.sampler import Info
 from ...targets.target import AbstractTarget
@@ -88,7 +88,7 @@ def one_round(
         return (state, jnp.maximum(log_step, jnp.log(jnp.full_like(log_step, _SMALLEST_STEP)))), _draw(state, info)
 
     turns = jr.split(key, ROUND), jnp.arange(ROUND)
-    (state, log_step), draws = jax.lax.scan(advance, (state, jnp.log(like(sampler.step_size, rate))), turns)
+    (state, log_step), draws = jax.lax.scan(advance, (state, jnp.log(cast_like(sampler.step_size, rate))), turns)
     return state, jnp.exp(log_step), draws
 
 

@@ -12,6 +12,7 @@ shared with the original, not copied.
 """
 
 import abc
+import collections
 import copy
 import functools
 import sys
@@ -138,7 +139,7 @@ def _parts(thing: Any) -> dict[Any, Any]:
         return {"function": thing.func, "args": thing.args, "keywords": thing.keywords}
     if isinstance(thing, dict):
         return dict(thing)
-    if isinstance(thing, list | tuple):
+    if isinstance(thing, list | tuple | collections.deque):
         return dict(enumerate(thing))
     if isinstance(thing, type):
         return _parts_of_class(thing)
@@ -146,6 +147,8 @@ def _parts(thing: Any) -> dict[Any, Any]:
         return {}
     if (wrapped := _wrapped(thing)) is not None:
         return {"wrapped": wrapped}
+    if _package(type(thing)) in sys.stdlib_module_names:  # a namespace, for one: its class holds nothing
+        return _attributes(thing)
     if _package(type(thing)) in _LIBRARIES - _HOLDERS:
         return {}
     return {"class": type(thing), **_attributes(thing)}
@@ -269,7 +272,7 @@ def _shell(thing: Any, changing: set[Any]) -> tuple[Any] | None:
         return (np.array(thing),)
     if isinstance(thing, types.FunctionType):
         return (_empty_function(thing, changing),)
-    if isinstance(thing, dict | list):
+    if isinstance(thing, dict | list | collections.deque):
         return (copy.copy(thing),)
     if isinstance(thing, _Uses):
         module = types.ModuleType(thing.module.__name__)
@@ -327,7 +330,7 @@ def _fill(thing: Any, shell: Any, new: dict[Any, Any]) -> None:
                 shell.__dict__[place] = part
             else:
                 setattr(shell, place, part)
-    elif isinstance(thing, dict | list):
+    elif isinstance(thing, dict | list | collections.deque):
         for slot, part in new.items():
             shell[slot] = part
     elif isinstance(thing, _Uses):
@@ -370,7 +373,7 @@ class _Kept:
         self._lock = threading.Lock()
 
     def find(self, leading: dict[int, _Node]) -> dict[int, Any]:
-        """The copies made of the same objects before; none where an array has been changed since."""
+        """The copies made of the same objects before; none where an array, or a number beside it, has changed since."""
         with self._lock:
             _, made = self._entries.get(_signature(leading), ([], {}))
         arrays = [(node.thing, own) for own, node in leading.items() if isinstance(node.thing, np.ndarray)]
@@ -403,8 +406,16 @@ def _lasts(thing: Any) -> bool:
 
 
 def _signature(leading: dict[int, _Node]) -> tuple[Any, ...]:
-    """Equal for the same objects."""
-    return tuple(sorted(own for own, node in leading.items() if _lasts(node.thing)))
+    """Equal for the same objects, with the same numbers and texts beside their arrays."""
+    objects = tuple(sorted(own for own, node in leading.items() if _lasts(node.thing)))
+    plain = str | bytes | int | float | complex | bool | None
+    beside = (
+        (repr(slot), part)
+        for node in leading.values()
+        for slot, part in _parts(node.thing).items()
+        if isinstance(part, plain)
+    )
+    return objects, tuple(beside)
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:

@@ -27,9 +27,8 @@ def bind(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> tupl
     start, data = jax.tree.map(cast, start), jax.tree.map(cast, data)
     start = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(float), start)
     bound = target.bind(start)
-    assert bound.space is not None
-    bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
-    vector = bound.space.unconstrain(start)
+    bound.bound_space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
+    vector = bound.bound_space.unconstrain(start)
     if wide:  # a model's space has the precision in which it was made
         vector = vector.astype(jnp.float64)
     value, score = jax.value_and_grad(bound.log_density)(vector, data)
@@ -64,7 +63,7 @@ def _runs_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> bool:
     with jax.enable_x64(True):
         try:
             bind(target, start, data, True)
-        except (TypeError, ValueError, IndexError, KeyError):
+        except (TypeError, ValueError, IndexError, KeyError, AssertionError, NotImplementedError):
             return False
     return True
 

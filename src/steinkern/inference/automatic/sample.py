@@ -29,7 +29,7 @@ _METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, particles p
 _MOST_PARTICLES = 1_000_000  # beyond, the chains that they are drawn from do not fit into memory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sampled(Result):
     """What `sample` gives back: a `Result`, how good it is, and what it took."""
 
@@ -56,12 +56,9 @@ class Sampled(Result):
         found = {} if self.quality is None else {"quality": self.quality.in_words(), "cost": self.cost.in_words()}
         return {**super()._described(), "method": _METHOD, **found}
 
-    def summary(self) -> str:
-        """The table of `Result.summary`, and what is known of its quality."""
-        table = super().summary()
-        if self.quality is None:
-            return table
-        return f"{table}\n{self.quality.in_words()}; {self.cost.in_words()}"
+    def _ending(self) -> list[str]:
+        known = [] if self.quality is None else [f"{self.quality.in_words()}; {self.cost.in_words()}"]
+        return [*super()._ending(), *known]
 
 
 def sample(
@@ -100,7 +97,7 @@ def sample(
             instead of returning a result whose status says so.
 
     What is not to be trusted is said by a `SteinWarning` and in `result.warnings`: chains that stay apart, funnels,
-    heavy tails. Modes that no chain has met are not seen by anything. Ctrl-C, once the chains run, ends them after the
+    heavy tails. Other modes, which no chain has met, are not seen. Ctrl-C, once the chains run, ends them after the
     present round with what there is.
 
     Raises:

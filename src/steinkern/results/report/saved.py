@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ...core.checkpoint import LONGEST_AXIS, MOST_AXES, Saved, newest
+from ...core.checkpoint import LONGEST_AXIS, MOST_AXES, CheckpointContents, newest
 from ...core.files import machine_memory
 from ...core.programs import compiled
 from ...core.types import Batch, PyTree
@@ -101,7 +101,7 @@ def read_run(
     )
 
 
-def _arrays(saved: Saved) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, list[np.ndarray]]:
+def _arrays(saved: CheckpointContents) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, list[np.ndarray]]:
     """The points, those of the history, the steps of its lines, and velocity norm, step size and Stein ratio there."""
     place = saved.notes.get("points")
     with_particles = bool(saved.settings.get("record_particles"))
@@ -123,7 +123,7 @@ def _is_float(array: np.ndarray) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
-def _layout(saved: Saved, size: int) -> tuple[list[str], list[list[int]], list[Any] | None]:
+def _layout(saved: CheckpointContents, size: int) -> tuple[list[str], list[list[int]], list[Any] | None]:
     """The names and shapes of the leaves, and their supports where the space says them, for so many coordinates."""
     inside: Any = saved.settings
     for name in ("target", "space"):
@@ -150,7 +150,7 @@ def _is_shape(axes: Any) -> bool:
     )
 
 
-def _unreadable(saved: Saved, why: str) -> ValueError:
+def _unreadable(saved: CheckpointContents, why: str) -> ValueError:
     return ValueError(
         f"`directory` holds no readable run: its checkpoint at step {saved.step} was altered, or written by another "
         f"version, since {why}. Go on from it by one step, which writes a new one, or give `--target FILE.py:NAME`."
@@ -175,7 +175,7 @@ def _shortened(value: Any, depth: int = 0, left: list[int] | None = None) -> Any
     return {name[:_LONGEST_TEXT]: _shortened(entry, depth + 1, left) for name, entry in kept}
 
 
-def _by_layout(saved: Saved, points: np.ndarray, batch_axes: int = 1) -> dict[str, np.ndarray]:
+def _by_layout(saved: CheckpointContents, points: np.ndarray, batch_axes: int = 1) -> dict[str, np.ndarray]:
     """The columns of unconstrained points by the names of the leaves that they belong to, and what they are."""
     names, shapes, supports = _layout(saved, points.shape[-1])
     real = [supports is not None and is_real(supports[place]) for place in range(len(names))]
@@ -190,20 +190,19 @@ def _by_layout(saved: Saved, points: np.ndarray, batch_axes: int = 1) -> dict[st
     }
 
 
-def _coordinates_note(saved: Saved, size: int) -> str:
+def _coordinates_note(saved: CheckpointContents, size: int) -> str:
     supports = _layout(saved, size)[2]
     return "" if supports is not None and all(map(is_real, supports)) else _COORDINATES
 
 
-def _versions(saved: Saved) -> dict[str, str]:
+def _versions(saved: CheckpointContents) -> dict[str, str]:
     versions: Any = _shortened(saved.notes.get("versions"))
     return {str(name): str(number) for name, number in versions.items()} if isinstance(versions, dict) else {}
 
 
 def _in(target: AbstractTarget, points: Any) -> Array:
     """Points of a checkpoint in the precision of the target, seen to be of its size."""
-    assert target.space is not None
-    layout = target.space.layout
+    layout = target.bound_space.layout
     if points.shape[-1] != layout.size:
         raise ValueError(
             f"`target` has {layout.size} unconstrained coordinates, the checkpoint {points.shape[-1]}: it is of "
@@ -214,8 +213,7 @@ def _in(target: AbstractTarget, points: Any) -> Array:
 
 @compiled
 def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTree:
-    assert target.space is not None
-    constrain = target.space.constrain
+    constrain = target.bound_space.constrain
     for _ in range(batch_axes):
         constrain = jax.vmap(constrain)
     return constrain(points)

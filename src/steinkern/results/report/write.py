@@ -79,7 +79,7 @@ def write_report(
         table=table,
         filter_hidden="" if number > _FILTERED else "hidden",
         table_note=_paragraph(
-            f"The first {tables.MOST_ROWS} of {number:,} coordinates; `result.summary()` prints all."
+            f"The first {tables.MOST_ROWS} of {number:,} coordinates; `result.summary(max_rows=None)` prints all."
             if number > tables.MOST_ROWS
             else ""
         ),

@@ -1,0 +1,92 @@
+"""The host's side of a run: chunks of compiled steps, the progress bar, the callback, checkpoints and Ctrl-C."""
+
+import enum
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from ..core.checkpoint import CheckpointError
+from ..core.interrupt import interruptible
+from ..core.multihost import any_process, is_writer
+from ..samplers.sampler import Info
+from .distributed import loss_of_a_process, several_processes, within
+from .recovery import recover
+from .resume import RunCheckpointer
+from .run import Run, until
+
+_CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
+
+Callback = Callable[[int, Any, Info], Any]
+
+
+class Ending(enum.Enum):
+    """Why a run took no further step."""
+
+    LOOP = enum.auto()
+    """All steps were taken, the tolerance was reached, or the run diverged."""
+    CALLBACK = enum.auto()
+    INTERRUPTED = enum.auto()
+    """By Ctrl-C."""
+    NOT_SAVED = enum.auto()
+    """A checkpoint could not be written."""
+
+
+def drive(
+    run: Run,
+    num_steps: int,
+    *,
+    callback: Callback | None,
+    checkpointer: RunCheckpointer | None,
+    every: int,
+    progress: bool | None,
+    mesh: Any,
+) -> tuple[Ending, CheckpointError | None]:
+    """Take up to `num_steps` steps; why it ended, and the error where a checkpoint could not be written.
+
+    Args:
+        run: to advance.
+        num_steps: of this run, those before a checkpoint it was restored from included.
+        callback: as in `fit`.
+        checkpointer: writes checkpoints, if there are to be any.
+        every: steps from checkpoint to checkpoint.
+        progress: whether there is a bar; `None` where there is a terminal.
+        mesh: over which the particles are spread.
+    """
+    several = several_processes(mesh)
+    # From one step on, whatever is recorded: how long a step takes is not known before, and Ctrl-C waits for a chunk.
+    size, longest = 1, run.record_every if callback else run.longest_chunk
+    ending, failure, saved = Ending.LOOP, None, run.done
+    hidden = (None if progress is None else not progress) if is_writer(several) else True
+    bar = tqdm(total=num_steps, initial=run.done, disable=hidden, leave=False)
+    lock = checkpointer.lock if checkpointer else nullcontext()
+    with lock, bar, interruptible() as interrupt, within(mesh), loss_of_a_process(mesh):
+        while run.done < num_steps and run.going and ending is Ending.LOOP:
+            start, before = time.perf_counter(), run.done
+            to_checkpoint = until(run.done, every) if checkpointer else num_steps
+            run.take(min(size, num_steps - run.done, to_checkpoint))
+            if not run.loop.healthy:
+                recover(run)
+            bar.update(run.done - before)
+            bar.set_postfix_str(f"velocity {float(run.loop.info.velocity_norm):.3g}", refresh=False)
+            slow = time.perf_counter() - start >= _CHUNK_SECONDS
+            on_line = run.done % run.record_every == 0 or run.done == num_steps
+            enough = False
+            if callback is not None and run.done > before and run.going and on_line:
+                enough = bool(callback(int(run.loop.step), run.loop.state, run.loop.info))
+            slow, enough, interrupted = any_process(several, slow, enough, interrupt.requested)
+            size = size if slow else min(4 * size, longest)
+            ending = Ending.INTERRUPTED if interrupted else Ending.CALLBACK if enough else Ending.LOOP
+            last = ending is not Ending.LOOP or run.done == num_steps or not run.going
+            if checkpointer and run.loop.healthy and run.done > saved and (last or run.done % every == 0):
+                try:
+                    checkpointer.save()
+                except CheckpointError as error:  # in all processes
+                    failure, ending = error, Ending.NOT_SAVED
+                saved = run.done
+    with loss_of_a_process(mesh):
+        if any(any_process(several, interrupt.requested)):  # in the last chunk too: who asks learns that it was heard
+            ending = Ending.INTERRUPTED
+    return ending, failure

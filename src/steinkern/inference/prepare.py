@@ -1,0 +1,169 @@
+"""What happens before the first step of a `fit`: inputs are checked and bound, and the first particles looked at."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..core.arrays import as_arrays, as_concrete_data, as_concrete_key
+from ..core.errors import explained, shapes
+from ..core.multihost import on_host
+from ..core.particles import check_particles
+from ..core.programs import compiled
+from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree
+from ..results.result import Result
+from ..samplers.sampler import AbstractSampler
+from ..targets.target import AbstractTarget, as_target, batch_length
+from . import run_warnings
+from .arguments import as_count, check_tempering
+from .distributed import spread
+from .loop import evaluate, first_loop
+from .run import Run
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run before its first step, and what was seen at its first particles."""
+
+    run: Run
+    points: Points
+    batch: Batch
+    """One that the target takes: the first rows, or all of them."""
+    log_densities: Array
+    scores: Array
+    """Zeros where the sampler does not differentiate."""
+    given: PyTree
+    """What the run starts from: particles, or the state of an earlier run."""
+    warnings: tuple[str, ...]
+
+
+def prepare(
+    key: KeyLike,
+    target: AbstractTarget | LogDensityFunction,
+    sampler: AbstractSampler,
+    particles: PyTree,
+    data: Batch,
+    mesh: Any,
+    num_steps: int,
+    *,
+    tempering: Callable[[Array], Array] | None,
+    batch_size: int | None,
+    **settings: Any,
+) -> Start:
+    """Check what `fit` was given, bind the target, and evaluate it at the first particles.
+
+    Args:
+        key: of `fit`, as the arguments up to `mesh` are.
+        target: as above.
+        sampler: as above.
+        particles: as above.
+        data: as above.
+        mesh: as above.
+        num_steps: how many steps the run may take.
+        tempering: the schedule, if any.
+        batch_size: rows of a minibatch, if any.
+        **settings: of the `Run`, checked already.
+    """
+    key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
+    data = as_concrete_data(data)
+    bound, points, first = _starting_point(as_target(target), particles)
+    as_count("num_steps and the steps before", first + num_steps)
+    check_tempering(tempering, first, num_steps)
+    if mesh is not None:
+        points = spread(points, mesh, (key, data))
+    bound.check_data(data, batch_size)
+    sampler.check(points)
+    batch = bound.batch(data, batch_size)
+    with _explain_shapes(bound, particles, data):
+        log_densities, scores = evaluate(bound, points, batch, sampler.differentiates)
+    _check_first_particles(log_densities, scores, data)
+    if batch_size is not None:
+        _check_rows(bound, points, data, batch_size)
+    warnings: list[str] = []
+    if sampler.differentiates:
+        warnings += run_warnings.before(bound, points, batch, log_densities, scores)
+    warnings += run_warnings.coincident(points, sampler)
+    if isinstance(particles, Result) and _continues(particles, bound, sampler):
+        loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
+        given: PyTree = particles.loop
+    else:
+        loop = first_loop(sampler, bound, points, batch, jnp.asarray(first, jnp.int32))
+        earlier = isinstance(particles, Result)
+        given = (particles.points, particles.particles, particles.shared) if earlier else particles
+    run = Run(key, sampler, bound, tempering, data, batch_size, loop=loop, **settings)
+    return Start(run, points, batch, log_densities, scores, given, tuple(warnings))
+
+
+def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
+    """The target bound to the particles' space, the particles as (n, d), and the number of steps behind them."""
+    earlier = particles if isinstance(particles, Result) else None
+    values = particles if earlier is None else earlier.particles
+    check_particles(values)
+    values = as_arrays("particles", values) if earlier is None else jax.tree.map(jnp.asarray, values)
+    bound = target.bind(jax.tree.map(lambda leaf: leaf[0], values))
+    bound.bound_space.check(values)
+    if earlier is None:
+        return bound, _unconstrained(bound, values), 0
+    if earlier.target.shared is not None:
+        bound = bound.sharing(earlier.target.shared)
+    same = eqx.tree_equal(earlier.target.space, bound.space)  # with other constraints the coordinates are others
+    points = earlier.points_in_jax() if same else _unconstrained(bound, values)
+    return bound, points, 0 if earlier._chains else earlier.num_steps  # transitions of chains are no steps of `fit`
+
+
+def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:
+    """Whether a run can go on from all of an earlier result's state, not from its particles alone."""
+    if earlier.loop is None:
+        return False
+    return bool(eqx.tree_equal(earlier.sampler, sampler)) and bool(eqx.tree_equal(earlier.target.space, target.space))
+
+
+@compiled
+def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
+    return jax.vmap(target.bound_space.unconstrain)(particles)
+
+
+def _explain_shapes(target: AbstractTarget, particles: PyTree, data: Batch) -> AbstractContextManager[None]:
+    values = particles.particles if isinstance(particles, Result) else particles
+    whole = "one row of `data`" if target.exchangeable else "`data`"
+    given = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
+    expected = f"`target` must take one particle, {shapes(values)}{given}"
+    return explained(expected, "Was it written for other names or shapes?")
+
+
+def _check_first_particles(log_densities: Array, scores: Array, data: Batch) -> None:
+    missing = " NaN in `data` makes it so, and labels that the likelihood does not know (see its method `check`)."
+    why = "" if data is None else missing
+    smooth = jnp.all(jnp.isfinite(scores), axis=1)
+    for good, what in ((jnp.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
+        bad = int(jnp.sum(~good))
+        if bad:
+            raise ValueError(
+                f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "
+                f"{len(scores)} initial particles. Start inside the support, or declare it with `support=`.{why}"
+            )
+
+
+def _check_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> None:
+    """Raise where a row of the data has no finite log-likelihood: some later step would draw it.
+
+    It is looked at at one particle, so that it costs a fraction 1/n of an epoch without gradients.
+    """
+    bad = np.flatnonzero(~on_host(_finite_rows(target, points, data, batch_size)))
+    if bad.size:
+        raise ValueError(
+            f"`data` must have a finite log-likelihood in every row, but it is NaN or infinite at the first particle "
+            f"in {bad.size} of {batch_length(data)} rows, the first of them row {bad[0]}. See that labels are such as "
+            "the likelihood takes (`likelihood.check(labels)`), and that nothing is missing."
+        )
+
+
+@compiled
+def _finite_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> Array:
+    return jax.lax.map(lambda row: jnp.isfinite(target.log_example(points[0], row)), data, batch_size=batch_size)

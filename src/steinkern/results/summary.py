@@ -1,0 +1,67 @@
+"""A result in words: the table of its coordinates, a few lines for a console, and the same as HTML for a notebook."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from ..core.particles import Layout
+from ..core.types import PyTree
+from . import html
+
+if TYPE_CHECKING:
+    from .result import Result
+
+HEAD = ("mean", "sd", "5%", "50%", "95%")
+_ROWS, _WARNINGS = 4, 3  # that a short text shows
+
+
+def moments(particles: PyTree, max_rows: int | None) -> tuple[list[tuple[str, list[float]]], int]:
+    """Name, mean, standard deviation and quantiles of the first coordinates; and how many are left out.
+
+    The numbers are computed in double precision, whatever the particles are held in.
+    """
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(particles)]
+    values = np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)[:, :max_rows]
+    names = Layout.of(jax.tree.map(lambda leaf: leaf[0], particles)).coordinate_names()
+    rows = [
+        (name, [float(column.mean()), float(column.std()), *map(float, np.quantile(column, [0.05, 0.5, 0.95]))])
+        for name, column in zip(names, values.T, strict=False)
+    ]
+    return rows, len(names) - len(rows)
+
+
+def table_lines(particles: PyTree, max_rows: int | None) -> tuple[list[str], int]:
+    """The lines of a text table, its head first; and how many coordinates are left out."""
+    rows, left = moments(particles, max_rows)
+    width = max(len("parameter"), *(len(name) for name, _ in rows))
+    lines = [f"{'parameter':<{width}} " + " ".join(f"{word:>10}" for word in HEAD)]
+    lines += [f"{name:<{width}} " + " ".join(f"{number:>10.4g}" for number in numbers) for name, numbers in rows]
+    return lines, left
+
+
+def short_text(result: "Result") -> str:
+    """A dozen lines at most: how the run ended, its Stein ratio, what it warned of, and its first coordinates."""
+    lines, left = table_lines(result.particles, _ROWS)
+    return "\n".join([*_facts(result), *lines, *([f"… and {left} more: print(result.summary())"] if left else [])])
+
+
+def short_html(result: "Result") -> str:
+    """The same for a notebook."""
+    rows, left = moments(result.particles, _ROWS)
+    told = "".join(f"<div>{html.text(line)}</div>" for line in _facts(result))
+    table = html.table(("parameter", *HEAD), [(name, *(f"{number:.4g}" for number in row)) for name, row in rows])
+    more = f"<div>… and {left} more: <code>print(result.summary())</code></div>" if left else ""
+    return f"{told}{table}{more}"
+
+
+def _facts(result: "Result") -> list[str]:
+    n, d = result.points.shape
+    kind, verdict = type(result).__name__, result.verdict
+    lines = [f"{kind}: {result.status.value}, {n} particles in {d} dimensions, {result.num_steps} steps"]
+    if verdict.passed is not None or verdict.unclear:
+        judged = {True: "passes", False: "FAILS", None: "is UNCLEAR in"}[verdict.passed]
+        lines.append(f"Stein ratio {verdict.stein_ratio:.2g} (1 at draws); {judged} the check against the target")
+    lines += [f"Warning: {text.split(':')[0]}" for text in result.warnings[:_WARNINGS]]
+    more = len(result.warnings) - _WARNINGS
+    return [*lines, f"… and {more} more warnings"] if more > 0 else lines
