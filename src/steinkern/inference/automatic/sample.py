@@ -136,9 +136,11 @@ def sample(
         "data shapes": [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)],
         "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
     }
+    with np.errstate(over="ignore"):  # particles that ran away may not fit into float32
+        bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
     result = Sampled(
         particles, outcome.points, outcome.status, outcome.message, outcome.steps, outcome.history, Faults(),
-        given.bind(jax.tree.map(lambda leaf: leaf[0], particles)), outcome.sampler, None, settings,
+        bound, outcome.sampler, None, settings,
         tuple(outcome.warnings), outcome.quality, outcome.cost, outcome.log_densities,
     )  # fmt: skip
     for text in outcome.warnings:
