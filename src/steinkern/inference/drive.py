@@ -6,11 +6,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from ..core.checkpoint import CheckpointError
 from ..core.interrupt import interruptible
 from ..core.multihost import any_process, is_writer
+from ..core.progress import compiling, progress_bar
 from ..samplers.sampler import Info
 from .distributed import loss_of_a_process, several_processes, within
 from .recovery import recover
@@ -58,15 +57,16 @@ def drive(
     several = several_processes(mesh)
     # From one step on, whatever is recorded: how long a step takes is not known before, and Ctrl-C waits for a chunk.
     size, longest = 1, run.record_every if callback else run.longest_chunk
-    ending, failure, saved = Ending.LOOP, None, run.done
-    hidden = (None if progress is None else not progress) if is_writer(several) else True
-    bar = tqdm(total=num_steps, initial=run.done, disable=hidden, leave=False)
+    ending, failure, saved, first = Ending.LOOP, None, run.done, True
+    bar = progress_bar(num_steps, run.done, progress if is_writer(several) else False)
     lock = checkpointer.lock if checkpointer else nullcontext()
     with lock, bar, interruptible() as interrupt, within(mesh), loss_of_a_process(mesh):
         while run.done < num_steps and run.going and ending is Ending.LOOP:
             start, before = time.perf_counter(), run.done
             to_checkpoint = until(run.done, every) if checkpointer else num_steps
-            run.take(min(size, num_steps - run.done, to_checkpoint))
+            with compiling(bar) if first else nullcontext():
+                run.take(min(size, num_steps - run.done, to_checkpoint))
+            first = False
             if not run.loop.healthy:
                 recover(run)
             bar.update(run.done - before)

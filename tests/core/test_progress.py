@@ -1,0 +1,60 @@
+"""Progress bars."""
+
+import io
+import threading
+
+import pytest
+
+from steinkern.core import progress
+
+
+class Notebook:
+    """What IPython looks like inside a notebook's kernel."""
+
+    @staticmethod
+    def get_ipython():
+        return type("ZMQInteractiveShell", (), {})()
+
+
+def test_a_bar_is_shown_where_a_person_looks(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())  # no terminal
+    assert progress.progress_bar(10).disable
+    assert not progress.progress_bar(10, wanted=True).disable
+    monkeypatch.setitem(progress.sys.modules, "IPython", Notebook)
+    assert not progress.progress_bar(10).disable
+    assert progress.progress_bar(10, wanted=False).disable
+
+
+def test_a_notebook_without_widgets_gets_a_bar_of_text_and_no_warning(monkeypatch, recwarn):
+    monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: None)
+    assert progress._bar_class(True) is progress.tqdm
+    assert not recwarn.list
+
+
+def test_the_bar_counts_while_a_program_is_compiled(monkeypatch):
+    monkeypatch.setattr(progress, "_AFTER", 0.01)
+    said, counted = [], threading.Event()
+
+    class Bar:
+        disable = False
+
+        def set_description_str(self, text):
+            said.append(text)
+            counted.set()
+
+    with progress.compiling(Bar()):
+        assert counted.wait(60)
+    assert said[0].startswith("compiling … ")
+    assert said[-1] == ""
+
+
+def test_counting_ends_with_an_error(monkeypatch):
+    class Bar:
+        disable = False
+
+        def set_description_str(self, text):
+            pass
+
+    with pytest.raises(RuntimeError), progress.compiling(Bar()):
+        raise RuntimeError("it could not be compiled")
+    assert all(thread.name != progress._THREAD for thread in threading.enumerate())
