@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py [--tune] [--seconds 150] [--json benchmarks/results/gpu.json]
 
-`--tune` tries several tiles for each case and reports the fastest, which is how `radial.gpu.tile_for` was filled. The
+`--tune` tries several tiles for each case and reports the fastest, which is how `gpu_tiles.tile_for` was filled. The
 error is against float64 on 512 rows, the largest difference over the largest entry: of particles N(0, I) at the start
 of a fit to a Gaussian of standard deviations 1 to 2, and, "at rest", of exact draws of it. There the velocity is the
 small rest of sums that cancel, and its relative error larger for every way to compute it in float32.
@@ -24,7 +24,7 @@ from steinkern.core.files import environment, write_text
 from steinkern.core.metric import DenseMetric
 from steinkern.core.particles import Scored
 from steinkern.experiments.results import Row, write_results
-from steinkern.kernels.radial import gpu, radial_velocity
+from steinkern.kernels.radial import gpu, gpu_tiles, radial_velocity
 
 BEGIN = time.perf_counter()
 LEAST_SECONDS = 0.3  # of calls: an idle GPU takes a while to clock up
@@ -111,10 +111,10 @@ class Bench:
         kernel = kernel.adapt(start.points)
         rows = np.arange(512) * (n // 512)
         truths = [reference(kernel, source, rows) for source in (start, rest)]
-        for precision in gpu.PRECISIONS:
-            digits = gpu.digits_for(kernel, d, precision)
+        for precision in gpu_tiles.PRECISIONS:
+            digits = gpu_tiles.digits_for(kernel, d, precision)
             profiles = 1 if isinstance(kernel, sk.RBF) else 2
-            chosen = (TILES if d <= 64 else WIDE_TILES) if self.tune else [gpu.tile_for(d, digits, profiles)]
+            chosen = (TILES if d <= 64 else WIDE_TILES) if self.tune else [gpu_tiles.tile_for(d, digits, profiles)]
             best: tuple[Times, Any, float, list[Any]] | None = None
             for tile in chosen:
                 if self.over:
@@ -123,7 +123,7 @@ class Bench:
                 def run(source: Scored, tile: Any = tile, digits: Any = digits, precision: Any = precision) -> Any:
                     if not self.tune:  # what a step of a fit calls
                         return radial_velocity(kernel, source.points, source, precision=precision)
-                    found = gpu.velocity_sums(kernel, source.points, source, digits, tile=gpu.Tile(*tile))
+                    found = gpu.velocity_sums(kernel, source.points, source, digits, tile=gpu_tiles.Tile(*tile))
                     return found.velocity(source.points)
 
                 try:

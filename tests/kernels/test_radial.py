@@ -15,7 +15,7 @@ import steinkern as sk
 from steinkern.core.particles import Scored
 from steinkern.kernels import radial
 from steinkern.kernels.distance import central
-from steinkern.kernels.radial import gpu, radial_divergence, radial_velocity, tiled
+from steinkern.kernels.radial import gpu, gpu_tiles, radial_divergence, radial_velocity, tiled
 from steinkern.kernels.radial.sums import Sums, velocity_sums
 from steinkern.kernels.radial.tiled import over_tiles
 
@@ -45,7 +45,7 @@ def relative(found, truth) -> float:
 
 
 def on_chip(kernel, at, source: Scored, precision: str) -> jax.Array:
-    digits = gpu.digits_for(kernel, at.shape[1], precision)
+    digits = gpu_tiles.digits_for(kernel, at.shape[1], precision)
     return gpu.velocity_sums(kernel, at, source, digits, interpret=True).velocity(at)
 
 
@@ -74,8 +74,8 @@ CASES = [
     ((100, 130), "IMQ", "fast"),  # several chunks of coordinates, several blocks of the answer
 ]
 MORE_CASES = [
-    *[((200, 1), "RBF", precision) for precision in gpu.PRECISIONS],
-    *[((130, 40), kernel, precision) for kernel in ("RBF", "IMQ") for precision in gpu.PRECISIONS],
+    *[((200, 1), "RBF", precision) for precision in gpu_tiles.PRECISIONS],
+    *[((130, 40), kernel, precision) for kernel in ("RBF", "IMQ") for precision in gpu_tiles.PRECISIONS],
     ((100, 130), "RBF", "fast"),
     ((100, 130), "IMQ", "float32"),
     ((40, 300), "RBF", "float32"),
@@ -128,7 +128,7 @@ def test_the_centre_is_the_mean_unless_it_lies_outside_the_crowd():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("precision", gpu.PRECISIONS)
+@pytest.mark.parametrize("precision", gpu_tiles.PRECISIONS)
 @pytest.mark.parametrize("kernel", [sk.RBF(1.0), sk.IMQ(1.0)], ids=["RBF", "IMQ"])
 def test_the_gpu_kernel_passes_on_what_is_not_a_number(kernel, precision):
     _, source = problem(50, 5)
@@ -264,8 +264,8 @@ def test_auto_follows_its_rule(monkeypatch):
 
 def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeypatch):
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
-    monkeypatch.setattr(gpu, "shared_bytes", lambda: 1024)
-    gpu._say_once.cache_clear()
+    monkeypatch.setattr(gpu_tiles, "shared_bytes", lambda: 1024)
+    gpu_tiles._say_once.cache_clear()
     with pytest.warns(UserWarning, match=r"too little memory on its chip \(1 KiB\) for its own kernel in 3 dimensions"):
         assert radial._chosen("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
     assert radial._chosen("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
@@ -275,7 +275,7 @@ def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeyp
     ("module", "attribute", "value", "reason"),
     [
         (
-            "steinkern.kernels.radial.gpu",
+            "steinkern.kernels.radial.gpu_tiles",
             "shared_bytes",
             lambda: 0,
             r"the GPU is older than Ampere \(compute capability 8.0\)",
@@ -296,7 +296,7 @@ def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
         monkeypatch.setattr(f"{module}.{attribute}", value)
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
     monkeypatch.setattr(radial, "_has_gpu", lambda: True)
-    for remembered in (gpu.missing, gpu._say_once):
+    for remembered in (gpu_tiles.missing, gpu_tiles._say_once):
         remembered.cache_clear()
         request.addfinalizer(remembered.cache_clear)
     at, source = problem(10, 3)
@@ -313,7 +313,7 @@ def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
     [
         *[(sk.RBF(1.0), "float32", d) for d in (3, 50, 100, 200, 512)],
         *[(sk.RBF(1.0), precision, 50) for precision in ("fast", "fastest")],
-        *[(sk.IMQ(1.0), precision, 100) for precision in gpu.PRECISIONS],
+        *[(sk.IMQ(1.0), precision, 100) for precision in gpu_tiles.PRECISIONS],
     ],
     ids=str,
 )
@@ -331,12 +331,12 @@ def test_the_gpu_kernel_can_be_compiled_for_a_gpu(kernel, precision, d, monkeypa
 
 @pytest.mark.parametrize("d", [1, 16, 50, 64, 100, 128, 200, 512])
 @pytest.mark.parametrize("kernel", [sk.RBF(1.0), sk.IMQ(1.0)], ids=["RBF", "IMQ"])
-@pytest.mark.parametrize("precision", gpu.PRECISIONS)
+@pytest.mark.parametrize("precision", gpu_tiles.PRECISIONS)
 def test_every_case_of_auto_has_a_tile_that_fits(d, kernel, precision):
-    digits, profiles = gpu.digits_for(kernel, d, precision), 1 if isinstance(kernel, sk.RBF) else 2
-    tile = gpu.tile_for(d, digits, profiles)
+    digits, profiles = gpu_tiles.digits_for(kernel, d, precision), 1 if isinstance(kernel, sk.RBF) else 2
+    tile = gpu_tiles.tile_for(d, digits, profiles)
     assert tile is not None
-    assert tile.shared_bytes(d, digits, profiles) <= gpu.shared_bytes()
+    assert tile.shared_bytes(d, digits, profiles) <= gpu_tiles.shared_bytes()
 
 
 def test_bad_input_says_what_to_do(monkeypatch):
@@ -349,6 +349,6 @@ def test_bad_input_says_what_to_do(monkeypatch):
     monkeypatch.setattr(radial, "_has_gpu", lambda: True)
     with pytest.raises(ValueError, match=r"`backend` 'gpu' computes in float32, got float64 points\. Take 'tiled'"):
         radial_velocity(sk.RBF(1.0), at, source, backend="gpu")
-    monkeypatch.setattr(gpu, "shared_bytes", lambda: 1024)
+    monkeypatch.setattr(gpu_tiles, "shared_bytes", lambda: 1024)
     with pytest.raises(ValueError, match=r"no room on the chip for 3 dimensions\. Take 'tiled', or 'auto'"):
         radial_velocity(sk.RBF(1.0), *problem(4, 3), backend="gpu")

@@ -28,9 +28,9 @@ from ...core.particles import Scored
 from ...core.types import check_choice
 from ..distance import central, centred_squared_distances
 from ..scalar import AbstractScalarKernel
-from . import gpu
-from .gpu import PRECISIONS as PRECISIONS
-from .gpu import Precision as Precision
+from . import gpu, gpu_tiles
+from .gpu_tiles import PRECISIONS as PRECISIONS
+from .gpu_tiles import Precision as Precision
 from .ring import devices_in_ring, over_ring
 from .sums import Sums, divergence_sum, dot, velocity_sums
 from .tiled import over_tiles
@@ -156,7 +156,7 @@ def _chosen(
         return backend
     if at.shape[0] * source.points.shape[0] <= DENSE_PAIRS:
         return "dense"
-    return "gpu" if at.dtype == jnp.float32 and gpu.fits(kernel, at.shape[1], precision) else "tiled"
+    return "gpu" if at.dtype == jnp.float32 and gpu_tiles.fits(kernel, at.shape[1], precision) else "tiled"
 
 
 @cache
@@ -186,7 +186,7 @@ def _memory() -> float:
 
 @eqx.filter_custom_jvp
 def _on_chip(kernel: AbstractScalarKernel, at: Array, source: Scored, *, precision: Precision) -> Sums:
-    return gpu.velocity_sums(kernel, at, source, gpu.digits_for(kernel, at.shape[1], precision))
+    return gpu.velocity_sums(kernel, at, source, gpu_tiles.digits_for(kernel, at.shape[1], precision))
 
 
 def _on_chip_jvp(primals: Any, tangents: Any, *, precision: Precision) -> tuple[Sums, Sums]:

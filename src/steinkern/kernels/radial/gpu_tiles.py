@@ -1,0 +1,155 @@
+"""How the work of the GPU kernel is laid on the chip: tiles, their memory, and the digits of the products."""
+
+import warnings
+from functools import cache
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..scalar import AbstractScalarKernel
+
+Precision: TypeAlias = Literal["float32", "fast", "fastest"]
+PRECISIONS = get_args(Precision)
+
+CHUNK = 64
+"""Coordinates of a product."""
+_SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
+"""Of a program, by compute capability, as NVIDIA's programming guide has it."""
+_SPARE_KIB = 3  # what the compiler takes for itself
+_MOST_DIMENSIONS = 512
+
+
+class Tile(NamedTuple):
+    """How the work is laid on the chip: rows and sources at a time, warps of a program, sources loaded ahead."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    def shared_bytes(self, d: int, digits: "Digits", profiles: int) -> int:
+        """What the compiler asks of the chip's memory: the rows, and the sources of every stage."""
+        points, scores = coordinates_at_once(padded_width(d)), columns_held(padded_columns(d + 1))
+        rows = 2 * self.rows * points * (1 + digits.x)
+        return rows + 2 * self.stages * self.columns * (points * (1 + digits.y) + profiles * scores * (1 + digits.v))
+
+
+@cache
+def shared_bytes() -> int:
+    """What a program may have of the memory on the chip of the GPU that JAX sees, or of an H200 where there is none.
+
+    0 on GPUs older than Ampere, for which Triton compiles nothing.
+    """
+    if jax.default_backend() != "gpu":
+        return (_SHARED_KIB[9, 0] - _SPARE_KIB) * 1024
+    major, _, minor = str(getattr(jax.devices()[0], "compute_capability", "0.0")).partition(".")
+    known = [found for found in _SHARED_KIB if found <= (int(major), int(minor or 0))]
+    return (_SHARED_KIB[max(known)] - _SPARE_KIB) * 1024 if known else 0
+
+
+@cache
+def missing() -> str:
+    """Why there can be no kernel here, whatever its size; empty where there may be one."""
+    if not shared_bytes():
+        return "the GPU is older than Ampere (compute capability 8.0)"
+    try:
+        from jax.experimental.pallas import triton  # noqa: F401 (to see whether it is there)
+    except ImportError:
+        return "this version of JAX has no Pallas for Triton"
+    return ""
+
+
+def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
+    """The fastest of those tried on an H200 (benchmarks/gpu.py --tune), or smaller ones; `None` where none fits.
+
+    Args:
+        d: the dimension.
+        digits: of the products.
+        profiles: 1 where k' is a multiple of k, else 2.
+    """
+    if profiles == 2:
+        best = Tile(64, 64, 4, 2) if digits.k else Tile(128, 64, 4, 2 if digits.v else 3)
+    elif d <= CHUNK // 2:
+        best = Tile(128, 64, 4, 2 if digits.k else 3)
+    elif d > 2 * CHUNK:
+        best = Tile(128, 64, 8, 1)
+    elif d <= CHUNK and digits.k:
+        best = Tile(128, 64, 4, 2)
+    else:
+        best = Tile(128, 64, 8, 3 if digits.v and not digits.k else 2)
+    others = (Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1))
+    fitting = (tile for tile in (best, *others) if tile.shared_bytes(d, digits, profiles) <= shared_bytes())
+    return next(fitting, None)
+
+
+def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
+    """Whether "auto" takes this kernel here: numbers for arrays, not too many dimensions, and room on the chip."""
+    numbers = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
+    if not numbers or d > _MOST_DIMENSIONS:
+        return False
+    if missing():
+        _say_once(f"{missing()}: velocities of many particles go in tiles, which takes several times as long.")
+        return False
+    profiles = 1 if kernel.constant_slope(jnp.float32) is not None else 2
+    room = tile_for(d, digits_for(kernel, d, precision), profiles) is not None
+    if not room:
+        _say_once(
+            f"the GPU has too little memory on its chip ({shared_bytes() // 1024} KiB) for its own kernel in {d} "
+            "dimensions: velocities go in tiles, which takes several times as long."
+        )
+    return room
+
+
+@cache
+def _say_once(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
+
+
+class Digits(NamedTuple):
+    """Of which factors the second half is multiplied too."""
+
+    x: bool
+    y: bool
+    k: bool
+    v: bool
+
+
+def digits_for(kernel: AbstractScalarKernel, d: int, precision: Precision) -> Digits:
+    """Those of the table above, and more for "fast" where they are needed or cost little.
+
+    In few dimensions products cost little beside the kernel's values. Where k is nearly the same for many pairs, and so
+    is its rounding, the second half of k is needed: with heavy tails, and in one to three dimensions.
+    """
+    if precision == "float32":
+        return Digits(x=True, y=True, k=True, v=True)
+    if precision == "fast":
+        heavy = kernel.constant_slope(jnp.float32) is None
+        return Digits(x=True, y=d <= CHUNK // 2, k=heavy or d <= 3, v=True)
+    return Digits(x=False, y=False, k=False, v=False)
+
+
+def coordinates_at_once(width: int) -> int:
+    """Coordinates of the points that are on the chip together."""
+    return width if width <= 2 * CHUNK else CHUNK
+
+
+def columns_held(columns: int) -> int:
+    """Columns of the answer that one program holds."""
+    return min(columns, 4 * CHUNK)
+
+
+def padded_width(d: int) -> int:
+    """A power of two from 16 on, then a multiple of `CHUNK`; above twice that a multiple of two of them."""
+    if d <= CHUNK:
+        return max(16, 1 << (d - 1).bit_length())
+    return -(-d // (2 * CHUNK)) * 2 * CHUNK
+
+
+def padded_columns(number: int) -> int:
+    """As wide as points are, but above twice a chunk a multiple of four.
+
+    Every program computes the distances anew, so fewer programs with more columns are faster.
+    """
+    return padded_width(number) if number <= 2 * CHUNK else -(-number // (4 * CHUNK)) * 4 * CHUNK
