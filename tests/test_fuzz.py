@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import steinkern as sk
 from steinkern import cli
-from steinkern.core.checkpoint import CheckpointContents, DamagedCheckpoint, read, write
+from steinkern.core.checkpoint_file import CheckpointContents, DamagedCheckpoint, read, write
 from steinkern.experiments.data.datasets import path_of, read_arrays
 from tests.commands import check_words, run
 

@@ -12,8 +12,11 @@ from ._moved import MOVED as _MOVED
 from ._moved import RENAMED as _RENAMED
 from ._moved import keep_old_paths as _keep_old_paths
 from .core.checkpoint import CheckpointError as CheckpointError
+from .core.compilation_cache import compilation_cache as compilation_cache
+from .core.compilation_cache import switch_on_by_environment as _switch_on_by_environment
 from .core.metric import AbstractMetric as AbstractMetric
 from .core.metric import DenseMetric as DenseMetric
+from .core.notices import Notice as Notice
 from .core.operators import AbstractOperator as AbstractOperator
 from .core.operators import Blocks as Blocks
 from .core.operators import Dense as Dense
@@ -111,6 +114,7 @@ from .targets.target import LogDensity as LogDensity
 from .targets.target import Posterior as Posterior
 
 _keep_old_paths()
+_switch_on_by_environment()
 
 try:
     __version__ = _version("steinkern")

@@ -17,7 +17,8 @@ from steinkern import cli
 from steinkern.cli import run as cli_run
 from steinkern.cli import sampling as cli_sample
 from steinkern.cli.target import Loaded
-from steinkern.core.checkpoint import CheckpointContents, newest, read, write
+from steinkern.core.checkpoint import newest
+from steinkern.core.checkpoint_file import CheckpointContents, read, write
 from steinkern.core.files import DirectoryLock
 from steinkern.results.report import read_run
 from steinkern.results.report.facts import facts

@@ -1,6 +1,5 @@
 """`steinkern sample` and `steinkern report`: from a file to particles and a page, or one clear line of why not."""
 
-import ast
 import dataclasses
 import os
 import re
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from pathlib import Path
 
 import jax
 import jax.random as jr
@@ -18,9 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from steinkern import cli
-from steinkern.cli import run as cli_run
 from steinkern.cli import sampling as cli_sample
 from steinkern.cli import target as cli_target
+from steinkern.cli import words as cli_words
+from steinkern.core.notices import Notice, Phrase, RefusalError
 from steinkern.results.result import Status
 
 pytestmark = pytest.mark.usefixtures("relaxed")
@@ -213,7 +212,9 @@ def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_pat
 
     def diverged(*args, **options):
         result = fit(*args, **options)
-        raise cli_sample.DivergedError(dataclasses.replace(result, status=Status.DIVERGED, message="too far."))
+        raise cli_sample.DivergedError(
+            dataclasses.replace(result, status=Status.DIVERGED, message=Notice("not-finite", "too far."))
+        )
 
     monkeypatch.setattr(cli_sample, "fit", diverged)
     done = run("sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "p.npz"))
@@ -348,30 +349,31 @@ def test_parameters_that_the_density_does_not_use_are_named(vector, tmp_path):
     assert "does not depend on x[1]" in (tmp_path / "index.html").read_text()
 
 
-def test_advice_names_options_that_the_command_has():
-    advice = cli_run.in_own_words(
-        "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; (b) declare `support=`."
-    )
-    assert "--method vanilla" in advice
-    assert "`SUPPORT`" in advice
-    assert "adaptive step rule" not in advice
-    options = run("sample", "--help").output
-    for meant in cli_run.IN_OWN_WORDS.values():
-        assert all(option in options for option in re.findall(r"--[a-z]+", meant))
+def test_the_command_has_words_for_every_phrase_and_they_name_its_options():
+    options = run("sample", "--help").output + run("report", "--help").output
+    for words in (cli_words.WORDS, cli_words.words_for("vanilla")):
+        assert set(words) == set(Phrase)
+        for text in words.values():
+            assert all(option in options for option in re.findall(r"--[a-z]+", text))
+            assert not re.search(r"`[a-z_]+=?`", text.replace("`fit`", "").replace("`gradient_free_svgd`", "")) or any(
+                from_python in text for from_python in ("from Python", "the model's")
+            )
 
 
-def test_all_advice_that_the_command_rewords_is_given_somewhere():
-    package = Path(cli_run.__file__).parents[1]
-    modules = [
-        "results/result.py",
-        *(f"inference/{name}.py" for name in ("fit", "end_check", "run_warnings", "advice")),
-        *(f"inference/automatic/{name}.py" for name in ("sample", "stages", "quality")),
-    ]
-    trees = [ast.parse((package / name).read_text()) for name in modules]
-    strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    given = "\n".join(text for text in strings if isinstance(text, str))
-    for said in cli_run.IN_OWN_WORDS:
-        assert said in given
+def test_advice_for_a_method_whose_steps_adapt_does_not_name_it():
+    notice = Notice("not-finite", "the step size is too large: ", Phrase.LOWER_OR_ADAPT_RATE)
+    assert "--method vanilla" in notice.reworded(cli_words.words_for("mixture"))
+    assert "--method vanilla" not in notice.reworded(cli_words.words_for("vanilla"))
+
+
+def test_what_the_library_refuses_is_said_in_the_words_of_the_command():
+    refusal = RefusalError(Notice("no-run", Phrase.DIRECTORY, " holds no readable run."))
+    with (
+        pytest.raises(RefusalError, match=r"^`DIR` holds no readable run\.$") as refused,
+        cli_words.refusals_reworded(),
+    ):
+        raise refusal
+    assert refused.value.notice.code == "no-run"
 
 
 def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):

@@ -21,7 +21,8 @@ import pytest
 
 import steinkern as sk
 from steinkern.core import checkpoint as files
-from steinkern.core.checkpoint import CheckpointContents, DamagedCheckpoint, read, write
+from steinkern.core import checkpoint_file
+from steinkern.core.checkpoint_file import CheckpointContents, DamagedCheckpoint, read, write
 from steinkern.core.description import described
 from tests import killed_run
 from tests.inference.test_fit import RESUMED, points_of, regression
@@ -71,7 +72,7 @@ def test_any_truncation_and_any_surplus_is_seen(tmp_path):
 
 def forged(path: Path, header: bytes, length: int | None = None, body: bytes = b"") -> Path:
     """A file whose checksum is right, as somebody who knows the format could make it."""
-    content = files._FORMAT + (len(header) if length is None else length).to_bytes(8, "little") + header + body
+    content = checkpoint_file.FORMAT + (len(header) if length is None else length).to_bytes(8, "little") + header + body
     path.write_bytes(content + hashlib.sha256(content).digest())
     return path
 

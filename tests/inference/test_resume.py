@@ -12,7 +12,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.core import checkpoint as files
-from steinkern.core.checkpoint import CheckpointContents, write
+from steinkern.core.checkpoint_file import CheckpointContents, write
 from steinkern.inference import resume
 from tests.inference.test_checkpoint import (
     STARTS,

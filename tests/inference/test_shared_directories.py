@@ -13,15 +13,8 @@ import pytest
 
 import steinkern as sk
 from steinkern.core import checkpoint, files
-from steinkern.core.checkpoint import (
-    CheckpointContents,
-    CheckpointDirectory,
-    DamagedCheckpoint,
-    newest,
-    read,
-    remove_run,
-    write,
-)
+from steinkern.core.checkpoint import CheckpointDirectory, newest, remove_run
+from steinkern.core.checkpoint_file import CheckpointContents, DamagedCheckpoint, read, write
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes and locks of POSIX")
 NAME = "step-{:012d}.ckpt".format

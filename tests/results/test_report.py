@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.core.checkpoint import newest, write
+from steinkern.core.checkpoint import newest
+from steinkern.core.checkpoint_file import write
 from steinkern.results import html as markup
 from steinkern.results.report import charts, read_run, tables, write_report
 from steinkern.results.report.flow import MISSING, flow

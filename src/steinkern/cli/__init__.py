@@ -22,7 +22,8 @@ from ..experiments.data import text
 from ..experiments.results import aligned
 from ..results.result import DivergedError
 from .datasets import data
-from .sampling import report, sample
+from .reporting import report
+from .sampling import sample
 
 _TRACEBACK = "STEINKERN_TRACEBACK"
 

@@ -10,35 +10,13 @@ from ..core.files import read_json, write_text
 from ..results.result import Result
 
 NAME = "run.json"
+AUTO = "auto"
+"""The method of `sample`, which keeps no checkpoints."""
 PAGE = "index.html"
 _LARGEST = 2**20  # bytes of a run.json
 TARGET = "FILE.py:NAME"
 """What was sampled, among the options."""
 _END = ("step", "status", "message", "warnings")
-IN_OWN_WORDS = {
-    "lower the learning rate, or use an adaptive step rule": "lower the learning rate",
-    "lower the learning rate": (
-        "the command sets it itself, so take `--method vanilla`, whose steps adapt, or call `fit` from Python"
-    ),
-    "Let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`), lower it, or "
-    "raise `num_steps` or `batch_size`": "Raise `--steps`",
-    "raise `num_steps`": "raise `--steps`",
-    "raise the learning rate": "take another `--method`",
-    "use a kernel with a metric (`matrix_svgd`)": "take `--method mixture`",
-    "use a `Graphical` kernel where the target factorises": "call `fit` from Python with a `Graphical` kernel",
-    "take more particles": "take more `--particles`",
-    "call `sample`, which needs no tuning": "take `--method auto`, which needs no tuning",
-    "raise `damping`, or use a repaired Hessian": "take `--method vanilla`, which needs none",
-    "float32 is too coarse for the target, or its numbers overflow: enable x64, or": "its numbers overflow:",
-    "The same call goes on from its checkpoint": "The same command with `--resume` goes on from there",
-    "`support=`": "`SUPPORT`",
-    "leave `subsample_size` out of the model's plates, or use `fit`": (
-        "leave `subsample_size` out of the model's plates, or give `--method average`"
-    ),
-    "Ask for more with `num_particles=`": "Ask for more with `--particles`",
-    "or use `gradient_free_svgd`": "or use `gradient_free_svgd` from Python",
-}
-"""Advice that is given to callers of `fit`, and what it is to those of the command, in the order of the looking."""
 
 
 def write(directory: Path, options: Mapping[str, Any], out: Path, result: Result | None = None) -> None:
@@ -108,13 +86,6 @@ def in_a_line(options: Mapping[str, Any], out: Path) -> str:
     written = {**options, "--out": shlex.quote(str(out))}
     given = [f"{name} {value}" for name, value in written.items() if name != TARGET and value is not None]
     return " ".join(["steinkern sample", shlex.quote(str(options[TARGET])), *given])
-
-
-def in_own_words(text: str) -> str:
-    """What `fit` says of a run, with the command's options in place of its own."""
-    for said, meant in IN_OWN_WORDS.items():
-        text = text.replace(said, meant)
-    return text
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`steinkern sample` and `steinkern report`: from a file to particles and a page, and from a directory to a page."""
+"""`steinkern sample`: from a file to particles and a page."""
 
 import importlib.util
 import json
@@ -11,32 +11,30 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
 import typer
 
 from ..core.checkpoint import CheckpointError, OtherRunError, newest, remove_run
+from ..core.compilation_cache import switch_on_by_environment
 from ..core.files import DirectoryLock, machine_memory, prepare_directory, replacing
 from ..core.terminal import say
-from ..core.types import check_choice, check_count
+from ..core.types import SteinWarning, check_choice, check_count
 from ..inference.arguments import as_count
 from ..inference.automatic import sample as sample_automatically
 from ..inference.fit import fit
-from ..inference.run_warnings import SteinWarning
-from ..interop._model import AbstractModelTarget
 from ..kernels.scalar import IMQ
-from ..results.report import read_run, write_report
 from ..results.result import DivergedError, Result, Status
 from ..results.summary import table_lines
 from ..samplers.sampler import AbstractSampler
 from ..samplers.stein import matrix_svgd, svgd, svn
 from ..targets.curvature import Hessian
 from . import run
+from .run import AUTO
 from .target import Loaded, load
+from .words import refusals_reworded, reworded
 
-AUTO = "auto"
 METHODS = (AUTO, "average", "mixture", "vanilla", "svn")
 _STEPS = 1000
 _LINES = 100  # of the history
@@ -112,6 +110,7 @@ def sample(
     was interrupted.
     """  # noqa: D301 (click keeps the lines of a paragraph that begins with a backspace)
     jax.config.update("jax_enable_x64", True)  # before the file makes arrays
+    switch_on_by_environment(default=True)
     check_count("--particles", particles)
     check_count("--seed", seed, least=0)
     if seed > _LARGEST_SEED:
@@ -184,16 +183,9 @@ def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: boo
             f"data or its start ({error.what}). Undo the change, or give --restart to begin anew in its place, or "
             "an --out in another directory."
         ) from error
-    result = replace(
-        result,
-        message=run.in_own_words(result.message),
-        warnings=tuple(map(run.in_own_words, result.warnings)),
-        settings={**result.settings, "command": run.in_a_line(options, out)},
-    )
+    result = replace(reworded(result, method), settings={**result.settings, "command": run.in_a_line(options, out)})
     run.write(out.parent, options, out, result)
-    predictive = (
-        jr.key(seed + 1) if isinstance(loaded.target, AbstractModelTarget) and result.target.observed() else None
-    )
+    predictive = jr.key(seed + 1) if result.target.observed() else None
     _write_particles(out, result, loaded, predictive)
     page = result.report(out.parent, loaded.data, title=loaded.name, key=predictive)
     _say(result, out, page)
@@ -205,87 +197,8 @@ def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: boo
         raise typer.Exit(130)
 
 
-def report(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="What `fit(..., checkpoint=DIR)` or `sample` wrote.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where to write index.html. By default DIR; there checkpoint.html beside the page of `sample`."
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME",
-            help="The target, as for `sample`: sites in their own coordinates, and the discrepancy. Executes the file.",
-        ),
-    ] = None,
-    coordinates: Annotated[
-        str | None, typer.Option(help="Comma-separated sites or coordinates to draw; the first 24 by default.")
-    ] = None,
-    dim: Annotated[int | None, typer.Option(help="As for `sample`.")] = None,
-) -> None:
-    """Write a page about a run on disk: its newest whole checkpoint, even where the run still goes on or was killed.
-
-    Without --target nothing of the run's code is executed, and the page shows the unconstrained coordinates in which
-    samplers work. In a directory of `sample` its own page, index.html, stays as it is.
-    """
-    jax.config.update("jax_enable_x64", True)
-    if not directory.is_dir():
-        raise ValueError(f"`DIR` {directory} is not a directory. Name the one that the run was written to.")
-    options, end = run.read(directory)
-    if options.get("--method") == AUTO:
-        raise ValueError(
-            f"`DIR` {directory} is of a run by --method auto, which keeps no checkpoints: its page is "
-            f"{directory / 'index.html'}, written at its end."
-        )
-    bound, data, title = None, None, str(options[run.TARGET]).rpartition(":")[2] if options else None
-    if target is not None:
-        loaded = load(target, dim)
-        first = loaded.particles(jr.key(0), 1)
-        loaded.try_out(first)
-        bound = loaded.target.bind(jax.tree.map(lambda leaf: leaf[0], first))
-        data = jax.tree.map(jnp.asarray, loaded.data)
-        title = loaded.name
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            record = read_run(directory, bound, data, title=title)
-        except ValueError as error:  # in the names of the command
-            said = str(error).replace("`directory`", "`DIR`").replace("`target`", "`--target`")
-            raise ValueError(" ".join([said, *(_capital(one.message) for one in caught[:1])])) from error
-    for one in caught:
-        say(f"Warning: {one.message}", error=True)
-    if end.get("step") == record.num_steps:
-        record = replace(record, status=end["status"], message=end["message"], advice=tuple(end["warnings"]))
-    names = None if coordinates is None else [record.own_name(name) for name in _split(coordinates)]
-    name = "checkpoint.html" if out is None and options else "index.html"
-    say(f"Page: {write_report(record, directory if out is None else out, coordinates=names, name=name)}")
-    if options and target is None and record.coordinates_note:
-        given = f" --dim {options['--dim']}" if options.get("--dim") else ""
-        say(f"With the sites in their own coordinates: --target {options[run.TARGET]}{given}")
-
-
-def _capital(text: Any) -> str:
-    return str(text)[:1].upper() + str(text)[1:]
-
-
 def _way_on(restarted: bool) -> str:
     return f"the same command with --resume{' in place of --restart' if restarted else ''} goes on"
-
-
-def _split(listed: str) -> list[str]:
-    """Names between commas, except those within brackets: `scale,weights[2,0]` are two."""
-    names, depth = [""], 0
-    for character in listed:
-        depth += (character == "[") - (character == "]")
-        if character == "," and depth == 0:
-            names.append("")
-        else:
-            names[-1] += character
-    return [name.strip() for name in names if name.strip()]
 
 
 def _check_room(particles: int, first: Any) -> None:
@@ -364,14 +277,11 @@ def _run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Resul
     """The same with nothing to tune."""
     key, start_key = jr.split(jr.key(seed))
     start = loaded.start
-    if callable(start) or isinstance(loaded.target, AbstractModelTarget):
+    if callable(start) or loaded.target.has_prior:
         start = jax.tree.map(lambda leaf: leaf[0], loaded.particles(start_key, 1))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), refusals_reworded():
         warnings.simplefilter("ignore", SteinWarning)
-        try:
-            result = sample_automatically(key, loaded.target, start, particles, loaded.data, throw=False)
-        except ValueError as error:
-            raise ValueError(run.in_own_words(str(error))) from error
+        result = sample_automatically(key, loaded.target, start, particles, loaded.data, throw=False)
     return result, result.status is Status.DIVERGED
 
 

@@ -16,7 +16,6 @@ from jax.experimental import checkify
 
 from ..core.files import machine_memory
 from ..core.types import Batch, Key, PyTree
-from ..interop._model import AbstractModelTarget
 from ..targets import initial
 from ..targets.target import AbstractTarget, LogDensity
 
@@ -39,7 +38,7 @@ class Loaded:
 
     def particles(self, key: Key, number: int) -> PyTree:
         """First particles: from a model's prior, by the file's own function, or normal around the file's start."""
-        if isinstance(self.target, AbstractModelTarget):
+        if self.target.has_prior:
             return self.target.prior(key, number)
         if callable(self.start):
             return initial.prior(key, self.start, number)
@@ -58,7 +57,7 @@ class Loaded:
                 f"`FILE.py:NAME` {self.name} raises {type(error).__name__} at parameters of the shapes "
                 f"{jax.tree.map(lambda leaf: tuple(leaf.shape), one)}: {said}"
             ) from error
-        if not isinstance(self.target, AbstractModelTarget):
+        if not self.target.has_prior:
             self._check_indices(bound, one, data)
 
     def _check_indices(self, bound: AbstractTarget, one: PyTree, data: Batch) -> None:
@@ -148,8 +147,9 @@ def _is_pymc(value: Any) -> bool:
 
 def _is_model(value: Any) -> bool:
     """Whether something has a prior of its own: a PyMC model, a model's target, or a function of nothing."""
-    own = isinstance(value, AbstractModelTarget) or _is_pymc(value)
-    return own or (callable(value) and not isinstance(value, AbstractTarget) and not _needed(value))
+    if isinstance(value, AbstractTarget):
+        return value.has_prior
+    return _is_pymc(value) or (callable(value) and not _needed(value))
 
 
 def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loaded:
@@ -160,9 +160,9 @@ def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loade
         from ..interop.pymc import from_model as from_pymc
 
         return Loaded(name, from_pymc(value), None, None)
-    if isinstance(value, AbstractModelTarget):
-        return Loaded(name, value, None, None)
     if isinstance(value, AbstractTarget):
+        if value.has_prior:
+            return Loaded(name, value, None, None)
         return Loaded(name, value, data, _start(name, start, dim))
     if not callable(value):
         raise ValueError(

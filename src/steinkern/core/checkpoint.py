@@ -1,46 +1,28 @@
-"""Checkpoint files: everything the next step needs, on disk before it is needed.
+"""Checkpoints of a run, in a directory of their own.
 
-A checkpoint is one file: a line that names the format, a header in JSON, the bytes of the arrays, and a checksum over
-all of it, which tells a whole file from a damaged one. Reading it executes nothing, and takes regular files alone. A
-file is written beside its final name, synced, and renamed; the last two are kept, so that damage to one never costs
-the run. One that is found damaged is set aside under another name: it takes the place of no whole one. One process
-at a time writes to a directory.
+The last two are kept, so that damage to one never costs the run. One that is found damaged is set aside under another
+name: it takes the place of no whole one. One process at a time writes to a directory.
 """
 
 import contextlib
-import hashlib
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from .files import DirectoryLock, check_writable, create_beside, machine_memory, open_regular
+from .checkpoint_file import FORMAT, CheckpointContents, DamagedCheckpoint, read, write
+from .files import DirectoryLock, check_writable, open_regular
 from .types import warn_caller
 
-_FORMAT = b"steinkern checkpoint 1\n"
-_CHECKSUM = 32  # bytes
 _KEPT = 2
 _NAME = re.compile(r"step-([0-9]{1,18})\.ckpt")
 _LEFT_BEHIND = re.compile(r"step-[0-9]{1,18}(\.[0-9a-f]{16})?\.partial")  # by a process that was killed
 _SET_ASIDE = ".damaged"
-_LONGEST_HEADER = 2**24
 _LONGEST_DESCRIPTION = 2**20  # of one part: a long list that a function closes over
-_MOST_ARRAYS = 2**16
-MOST_AXES = 32  # of a NumPy array, in every version
-LONGEST_AXIS = 2**48
-_PIECE = 2**20  # bytes read and hashed at a time
-_KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16", "uint32", "uint64",
-          "int8", "int16", "int32", "int64")  # fmt: skip
-
-
-class DamagedCheckpoint(ValueError):
-    """A checkpoint file that is truncated, altered, or none at all."""
 
 
 class CheckpointError(OSError):
@@ -58,17 +40,6 @@ class OtherRunError(ValueError):
     def __init__(self, text: str, what: str):
         super().__init__(text)
         self.what = what
-
-
-class CheckpointContents(NamedTuple):
-    """What a checkpoint holds."""
-
-    step: int
-    settings: dict[str, Any]
-    """What the run is, and what it is made from in words."""
-    notes: dict[str, Any]
-    """What else is worth knowing, such as versions; it may differ."""
-    arrays: list[np.ndarray]
 
 
 class CheckpointDirectory:
@@ -205,8 +176,8 @@ def _is_ours(path: Path) -> bool:
     """Whether a file begins as a checkpoint does, as far as it goes; a whole one has a beginning."""
     try:
         with open_regular(path) as file:
-            head = file.read(len(_FORMAT))
-        return _FORMAT.startswith(head) and bool(head or not _NAME.fullmatch(path.name))
+            head = file.read(len(FORMAT))
+        return FORMAT.startswith(head) and bool(head or not _NAME.fullmatch(path.name))
     except OSError:
         return False
 
@@ -223,93 +194,6 @@ def _files(directory: Path) -> list[Path]:
 
 def _path(directory: Path, step: int) -> Path:
     return directory / f"step-{step:012d}.ckpt"
-
-
-def write(path: Path, saved: CheckpointContents) -> None:
-    """One checkpoint file, through a temporary one, synced before it takes its name."""
-    arrays = [np.ascontiguousarray(array).reshape(np.shape(array)) for array in saved.arrays]
-    check_kinds(arrays)
-    described = [[array.dtype.name, list(array.shape)] for array in arrays]
-    content = {"step": saved.step, "settings": saved.settings, "notes": saved.notes, "arrays": described}
-    header = json.dumps(content).encode()
-    if len(header) > _LONGEST_HEADER:
-        raise ValueError(f"a checkpoint's settings may take {_LONGEST_HEADER} bytes, these take {len(header)}.")
-    digest = hashlib.sha256()
-    file, partial = create_beside(path)
-    try:
-        with file:
-            for piece in (_FORMAT, len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)):
-                digest.update(piece)
-                file.write(piece)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
-
-
-def read(path: Path, most: float | None = None) -> CheckpointContents:
-    """What `write` wrote; `DamagedCheckpoint` where a bit of it is another. Takes little more memory than the file.
-
-    Args:
-        path: of a regular file.
-        most: bytes that it may have; by default as many as the machine has memory.
-    """
-    most = machine_memory() if most is None else most
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > most:
-                raise DamagedCheckpoint(
-                    f"the checkpoint {path} has {size:,} bytes, more than the {most:,.0f} for which there is memory."
-                )
-            return _read(file)
-    except DamagedCheckpoint:
-        raise
-    except (OSError, MemoryError) as error:
-        reason = getattr(error, "strerror", None) or "there is not enough memory"
-        raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {reason}.") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DamagedCheckpoint(f"the checkpoint {path} is truncated or altered.") from error
-
-
-def _read(file: BinaryIO) -> CheckpointContents:
-    """Any error but an `OSError` says that the file is not as it was written."""
-    size = os.fstat(file.fileno()).st_size
-    start = file.read(len(_FORMAT) + 8)
-    length = int.from_bytes(start[len(_FORMAT) :], "little")
-    if not start.startswith(_FORMAT) or len(start) < len(_FORMAT) + 8 or not 0 < length <= _LONGEST_HEADER:
-        raise ValueError("no start of a checkpoint")
-    header = file.read(length)
-    content = json.loads(header)
-    step, settings, notes = _count(content["step"]), content["settings"], content["notes"]
-    if not (isinstance(settings, dict) and isinstance(notes, dict)):
-        raise TypeError("settings and notes are dictionaries")
-    if len(content["arrays"]) > _MOST_ARRAYS:
-        raise ValueError("too many arrays")
-    kinds = [(jnp.dtype(_known(name)), _shape(shape)) for name, shape in content["arrays"]]
-    sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
-    if size != len(start) + length + sum(sizes) + _CHECKSUM:  # before anything of that size is read
-        raise ValueError("the arrays do not fill the file")
-    digest = hashlib.sha256(start + header)
-    blocks = [_read_block(file, number, digest) for number in sizes]
-    if file.read(_CHECKSUM) != digest.digest():
-        raise ValueError("another checksum")
-    arrays = [np.frombuffer(block, kind).reshape(shape) for block, (kind, shape) in zip(blocks, kinds, strict=True)]
-    return CheckpointContents(step, settings, notes, arrays)
-
-
-def check_kinds(arrays: Iterable[np.ndarray]) -> None:
-    """Raise where an array has a type that could not be read again."""
-    for array in arrays:
-        if array.dtype.name not in _KINDS:
-            raise ValueError(
-                f"the state of the sampler has an array of {array.dtype.name}; a checkpoint can hold "
-                f"{', '.join(_KINDS)}. Run without `checkpoint`, or with a step rule that keeps one of these."
-            )
 
 
 def difference(before: Any, now: Any) -> tuple[str, Any, Any] | None:
@@ -330,46 +214,7 @@ def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, An
         yield name, before, now
 
 
-def _read_block(file: BinaryIO, size: int, digest: Any) -> bytes:
-    pieces = []
-    for start in range(0, size, _PIECE):
-        piece = file.read(min(_PIECE, size - start))
-        digest.update(piece)
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
 def _step_of(path: Path) -> int:
     name = _NAME.fullmatch(path.name)
     assert name is not None
     return int(name[1])
-
-
-def _known(name: Any) -> str:
-    if name not in _KINDS:
-        raise ValueError(name)
-    return str(name)
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(value)
-    return value
-
-
-def _shape(axes: Any) -> tuple[int, ...]:
-    """Bounded before the product is taken: that of many large numbers takes hours."""
-    if not isinstance(axes, list) or len(axes) > MOST_AXES:
-        raise ValueError("no shape")
-    if any(_count(axis) > LONGEST_AXIS for axis in axes):
-        raise ValueError("too long an axis")
-    return tuple(axes)
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name == "posix":  # the rename itself is durable only then
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

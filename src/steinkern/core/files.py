@@ -106,6 +106,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         place.unlink(missing_ok=True)
         raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename in a directory durable."""
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def check_writable(directory: Path) -> None:
@@ -195,10 +206,15 @@ if hasattr(os, "register_at_fork"):
 
 def environment() -> dict[str, str]:
     """Versions and date, for the settings of a result."""
-    versions = {}
+    return {"date": datetime.now(UTC).date().isoformat(), **versions()}
+
+
+def versions() -> dict[str, str]:
+    """Those of Python, of this package and of the libraries that compute its numbers."""
+    found = {"python": platform.python_version()}
     for package in ("steinkern", "jax", "jaxlib", "numpy", "optax", "equinox"):
         try:
-            versions[package] = version(package)
+            found[package] = version(package)
         except PackageNotFoundError:
-            versions[package] = "from source"
-    return {"date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(), **versions}
+            found[package] = "from source"
+    return found

@@ -27,11 +27,13 @@ _NOT_THE_CALLER = ("steinkern", "jaxtyping", "beartype")  # the last two may sta
 class SteinWarning(UserWarning):
     """A run ended, but something about it says that its particles are not what they should be; with the advice.
 
-    Where warnings are made errors, `result` holds what the run ended with; before its first step it is `None`.
+    `code` names what was found, for programs. Where warnings are made errors, `result` holds what the run ended with;
+    before its first step it is `None`.
     """
 
     def __init__(self, text: str, result: Any = None):
-        super().__init__(text)
+        super().__init__(str(text))
+        self.code: str | None = getattr(text, "code", None)
         self.result = result
 
 

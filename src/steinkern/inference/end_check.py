@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
+from ..core.notices import Notice, Phrase
 from ..core.types import Batch, Points
 from ..results.result import Status
 from ..results.verdict import Verdict, not_judged
@@ -92,14 +93,19 @@ _ENDED_BY = {
 }
 
 
-def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status, str]:
+def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status, Notice]:
     """The status of a run, and a sentence on it; `kept` in a checkpoint."""
     loop, verdict = run.loop, end.verdict
     if loop.healthy and end.outside:
-        return Status.DIVERGED, (
+        return Status.DIVERGED, Notice(
+            "outside-support",
             f"the log density, or its gradient, is NaN or infinite at {end.outside} particles after {int(loop.step)} "
             "steps. Likely causes: (a) they left the support, where its gradient is still finite: declare "
-            "constraints with `support=`; (b) the step size is too large: lower the learning rate."
+            "constraints with ",
+            Phrase.SUPPORT,
+            "; (b) the step size is too large: ",
+            Phrase.LOWER_RATE,
+            ".",
         )
     if not loop.healthy:
         exploded = (
@@ -107,35 +113,42 @@ def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status
             "farther than ever before"
         )
         what = exploded if loop.long_in_a_row >= LONG_STEPS else "gave numbers that are not finite"
-        return Status.DIVERGED, (
+        coarse = "float32 is too coarse for the target, or its" if loop.state.points.dtype.itemsize < 8 else "its"
+        enable = "enable x64, or " if loop.state.points.dtype.itemsize < 8 else ""
+        return Status.DIVERGED, Notice(
+            "not-finite",
             f"step {int(loop.step) + 1} {what}; the particles are those before it. "
-            "Likely causes: "
-            "(a) the step size is too large: lower the learning rate, or use an adaptive step rule; "
-            "(b) the log density or its gradient is NaN or infinite where the particles went: declare constraints with "
-            "`support=`, or start closer; "
-            "(c) the curvature is singular or indefinite: raise `damping`, or use a repaired Hessian; "
-            "(d) float32 is too coarse for the target, or its numbers overflow: enable x64, or bring the parameters to "
-            "scales nearer 1."
+            "Likely causes: (a) the step size is too large: ",
+            Phrase.LOWER_OR_ADAPT_RATE,
+            "; (b) the log density or its gradient is NaN or infinite where the particles went: declare constraints "
+            "with ",
+            Phrase.SUPPORT,
+            ", or start closer; (c) the curvature is singular or indefinite: ",
+            Phrase.MORE_DAMPING,
+            f"; (d) {coarse} numbers overflow: {enable}bring the parameters to scales nearer 1.",
         )
     if loop.converged:
         ratio = float(loop.info.velocity_norm / loop.largest_velocity)
         heard = " Ctrl-C came as it did." if ending is Ending.INTERRUPTED else ""
         fell = f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps"
         if verdict.passed is False:
-            return Status.FINISHED, f"{fell}, and the particles fail the check against the target.{heard}"
+            failed = f"{fell}, and the particles fail the check against the target.{heard}"
+            return Status.FINISHED, Notice("at-rest-and-fails", failed)
         if verdict.unclear:
-            return Status.FINISHED, f"{fell}, and the check against the target is unclear.{heard}"
-        return Status.CONVERGED, f"{fell}.{heard}"
+            unclear = f"{fell}, and the check against the target is unclear.{heard}"
+            return Status.FINISHED, Notice("at-rest-and-unclear", unclear)
+        return Status.CONVERGED, Notice("converged", f"{fell}.{heard}")
     if ending in _ENDED_BY:
         status, ended = _ENDED_BY[ending]
-        way_on = "The same call goes on from its checkpoint." if kept else "Give this result to `fit` to go on from it."
-        return status, f"{ended} the run after {int(loop.step)} steps. {way_on}"
+        way_on = Phrase.SAME_CALL if kept else Phrase.GO_ON
+        return status, Notice("ended-early", f"{ended} the run after {int(loop.step)} steps; ", way_on, ".")
     fraction = velocity_fraction(run)
     still = verdict.passed is False and run.sampler.deterministic and run.done > 1 and fraction > STILL_LARGEST
     uphill = ": the particles are not moving downhill" if still else ""
-    return Status.FINISHED, (
+    return Status.FINISHED, Notice(
+        "all-steps",
         f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction:.2g} of its largest"
-        f"{uphill}."
+        f"{uphill}.",
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
+from ..core.notices import Notice
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, SteinWarning, warn_caller
 from ..results.result import DivergedError, Faults, History, Result, Status
@@ -146,10 +147,10 @@ def fit(
     return result
 
 
-def _warn(texts: Iterable[str], result: Result | None = None) -> tuple[str, ...]:
-    said = tuple(texts)
-    for text in said:
-        warn_caller(SteinWarning(text, result))
+def _warn(notices: Iterable[Notice], result: Result | None = None) -> tuple[Notice, ...]:
+    said = tuple(notices)
+    for notice in said:
+        warn_caller(SteinWarning(notice, result))
     return said
 
 
@@ -171,7 +172,7 @@ def _result(run: Run, end: EndCheck, ending: Ending, kept: bool) -> Result:
     if not points.is_fully_addressable:  # every process gets the whole result
         points = jnp.asarray(on_host(points))
     return Result(
-        _constrained(run.target, points, 1), points, status, " ".join([message, *faults.sentences()]), int(loop.step),
+        _constrained(run.target, points, 1), points, status, faults.told_after(message), int(loop.step),
         history, faults, run.target_now, run.sampler, loop, options_of(run), verdict=end.verdict,
     )  # fmt: skip
 

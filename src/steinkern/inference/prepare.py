@@ -14,13 +14,14 @@ from jaxtyping import Array
 from ..core.arrays import as_arrays, as_concrete_data, as_concrete_key
 from ..core.errors import explained, shapes
 from ..core.multihost import on_host
+from ..core.notices import Notice
 from ..core.particles import check_particles
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree
 from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget, as_target, batch_length
-from . import run_warnings
+from . import start_warnings
 from .arguments import as_count, check_tempering
 from .distributed import spread
 from .loop import evaluate, first_loop
@@ -40,7 +41,7 @@ class Start:
     """Zeros where the sampler does not differentiate."""
     given: PyTree
     """What the run starts from: particles, or the state of an earlier run."""
-    warnings: tuple[str, ...]
+    warnings: tuple[Notice, ...]
 
 
 def prepare(
@@ -85,10 +86,10 @@ def prepare(
     _check_first_particles(log_densities, scores, data)
     if batch_size is not None:
         _check_rows(bound, points, data, batch_size)
-    warnings: list[str] = []
+    warnings: list[Notice] = []
     if sampler.differentiates:
-        warnings += run_warnings.before(bound, points, batch, log_densities, scores)
-    warnings += run_warnings.coincident(points, sampler)
+        warnings += start_warnings.before(bound, points, batch, log_densities, scores)
+    warnings += start_warnings.coincident(points, sampler)
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
         loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
         given: PyTree = particles.loop

@@ -1,10 +1,8 @@
 """A run on disk: what it is, what its checkpoints hold, and how it goes on from one."""
 
 import os
-import platform
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import jax
@@ -13,17 +11,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from ..core.checkpoint import (
-    CheckpointContents,
-    CheckpointDirectory,
-    CheckpointError,
-    OtherRunError,
-    busy,
-    check_kinds,
-    differences,
-)
+from ..core.checkpoint import CheckpointDirectory, CheckpointError, OtherRunError, busy, differences
+from ..core.checkpoint_file import CheckpointContents, check_kinds
 from ..core.description import as_numpy, described, fingerprint, is_key
-from ..core.files import DirectoryLock
+from ..core.files import DirectoryLock, versions
 from ..core.identity import ProgramHasher
 from ..core.multihost import any_process, is_writer, on_host, placed_like, same_everywhere
 from ..core.types import PyTree, warn_caller
@@ -80,7 +71,12 @@ class RunCheckpointer:
             "scores": on_host(scores)[:_LOOKED_AT].astype(float).tolist(),
         }
         self._precision = float(jnp.finfo(log_densities.dtype).eps)
-        self._versions = {**_versions(), "devices": 1 if mesh is None else mesh.size}
+        self._versions = {
+            **versions(),
+            "backend": jax.default_backend(),
+            "device": jax.devices()[0].device_kind,
+            "devices": 1 if mesh is None else mesh.size,
+        }
         programs = ProgramHasher()
         with within(mesh):  # as the steps are traced
             self._digests = run.digests(programs)
@@ -318,19 +314,6 @@ def _all_floats(value: Any) -> bool:
     return all(map(_all_floats, value)) if isinstance(value, list) else isinstance(value, float)
 
 
-def _versions() -> dict[str, Any]:
-    packages = {name: _version(name) for name in ("steinkern", "jax", "jaxlib", "equinox", "optax", "numpy")}
-    device = {"backend": jax.default_backend(), "device": jax.devices()[0].device_kind}
-    return {"python": platform.python_version(), **packages, **device}
-
-
 def _libraries() -> dict[str, str]:
     """The versions of those libraries in use from which a log density or a sampler may take its equations."""
     return {name: str(getattr(sys.modules[name], "__version__", "")) for name in _LIBRARIES if name in sys.modules}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # from a source tree that is not installed
-        return "unknown"

@@ -1,7 +1,7 @@
-"""Checks before and after a run; each yields a warning with advice.
+"""Checks after a run; each yields a notice with advice.
 
-The particles are judged at the end of every run (`end_check`). What takes a compilation of its own, and what only a run
-that should be at rest can tell, is checked from `LONG_ENOUGH` steps on.
+The particles are judged at the end of every run (`end_check`). Checks that compile a program, and those that only make
+sense for a run that should be at rest, start at `LONG_ENOUGH` steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
+from ..core.notices import Notice, Phrase, ways_out
 from ..core.particles import Scored
 from ..core.programs import compiled
 from ..core.types import Batch, Points, Scalar
@@ -25,7 +26,6 @@ from ..targets.target import AbstractTarget
 from . import advice
 from .advice import AT_REST, velocity_fraction
 from .end_check import EndCheck
-from .loop import evaluate
 from .run import Run
 
 LONG_ENOUGH = 100
@@ -41,68 +41,7 @@ _NAMED = 5  # coordinates that a warning lists
 _FEW = 4  # particles whose scores are compared in double precision
 
 
-def coincident(points: Points, sampler: AbstractSampler) -> Iterator[str]:
-    """Particles that a sampler without noise cannot part, because all begin at one point."""
-    x = on_host(points)
-    if len(x) > 1 and (sampler.interacting or sampler.deterministic) and (x == x[:1]).all():
-        yield (
-            f"all {len(x)} first particles are the same point, and {type(sampler).__name__} moves them as one: it "
-            "never parts them. Start from different ones, such as `steinkern.initial.gaussian(key, centre, "
-            "num_particles)`."
-        )
-
-
-def before(target: AbstractTarget, points: Points, batch: Batch, log_densities: Array, scores: Array) -> Iterator[str]:
-    """What is wrong with the gradient at the first particles.
-
-    Args:
-        target: bound.
-        points: the first particles.
-        batch: on which the target was evaluated.
-        log_densities: there.
-        scores: there.
-    """
-    if points.dtype.itemsize < 4:  # too coarse for differences
-        return
-    x, value, slope = (on_host(array).astype(np.float64) for array in (points, log_densities, scores))
-    if not slope.any():
-        if np.unique(value).size > 1:
-            yield (
-                "the gradient of the log density is exactly zero at all first particles, though its value differs "
-                "between them: it is constant in pieces (rounding, integers, argmax), or its gradient is cut off "
-                "(stop_gradient). Make it differentiable, or use `gradient_free_svgd`."
-            )
-        return
-    with np.errstate(all="ignore"):  # numbers that overflow compare as not wrong
-        wrong = _is_not_the_slope(target, points, batch, x, value, slope)
-    if np.mean(wrong) > 0.5:
-        yield (
-            f"the gradient of the log density is not its slope at {int(wrong.sum())} of the {len(x)} first particles: "
-            "it is not differentiable there, its gradient is cut off (stop_gradient), or its own derivative rule is "
-            "wrong. Compare with finite differences, or use `gradient_free_svgd`."
-        )
-
-
-def _is_not_the_slope(
-    target: AbstractTarget, points: Points, batch: Batch, x: np.ndarray, value: np.ndarray, slope: np.ndarray
-) -> np.ndarray:
-    """Whether, at every particle, differences of the values along one direction contradict the gradient."""
-    precision = float(jnp.finfo(points.dtype).eps)
-    spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
-    direction = np.random.default_rng(0).normal(size=x.shape[1:])
-    length = precision ** (1 / 3) * spread
-    offset = length * direction[None, :] / np.sqrt(np.mean(direction**2))
-    beside = (jnp.asarray(x + sign * offset, points.dtype) for sign in (1, -1))
-    above, below = (on_host(evaluate(target, moved, batch, True)[0]).astype(np.float64) for moved in beside)
-    # Differences of the values along `offset`, and what the gradient says they are. A smooth function bends: the two
-    # one-sided differences then differ, and so may the gradient; and values have rounding errors.
-    difference, expected = (above - below) / 2, slope @ offset[0]
-    bend, rounding = np.abs(above - 2 * value + below), 100 * precision * (np.abs(value) + np.abs(above))
-    allowed = 0.25 * np.maximum(np.abs(difference), np.abs(expected)) + bend + rounding
-    return np.abs(difference - expected) > allowed
-
-
-def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *, told: bool) -> Iterator[str]:
+def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *, told: bool) -> Iterator[Notice]:
     """What is wrong with a run that has ended, and was not interrupted.
 
     Where a cause is found, what follows from it is not said as well; the verdict has it.
@@ -120,7 +59,7 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
         return
     long = run.done >= LONG_ENOUGH
 
-    def found(check: Callable[[], Iterator[str]], wanted: bool = True) -> list[str]:
+    def found(check: Callable[[], Iterator[Notice]], wanted: bool = True) -> list[Notice]:
         return _found(check, failures) if wanted else []
 
     if verdict.outward:
@@ -143,50 +82,60 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
         yield from found(lambda: _unclear(run, verdict), verdict.unclear and not decoupled)
 
 
-def beside_target(run: Run, verdict: Verdict, narrow: bool = True) -> Iterator[str]:
+def beside_target(run: Run, verdict: Verdict, narrow: bool = True) -> Iterator[Notice]:
     """What a verdict says, with the advice for this run; `narrow`: of particles too close together, too."""
     ratio = f"their Stein ratio is {verdict.stein_ratio:.2g}, and 1 at draws of the target"
     if verdict.outward:
-        yield (
+        yield Notice(
+            "outward",
             f"the log density grows away from the particles: {ratio}. Did you pass −log p in place of log p? If not, "
-            "it has no upper bound where they are: give the parameters a proper prior."
+            "it has no upper bound where they are: give the parameters a proper prior.",
         )
         return
     if verdict.shifted:
         number, where = verdict.worst_shift()
-        yield (
+        yield Notice(
+            "shifted",
             f"the particles are beside the target: {where} the mean score times the standard deviation is {number}, "
-            f"and 0 at draws of the target. {advice.for_shifted(run)}"
+            "and 0 at draws of the target. ",
+            *advice.for_shifted(run),
         )
     if verdict.narrow and narrow:
         number, where = verdict.worst_spread(low=True)
         found = ratio if verdict.ratio_low else f"{where} their spread is {number}, and 1 at draws of the target"
-        yield f"the particles are too close together (variance collapse): {found}. {advice.for_narrow(run)}"
+        collapse = f"the particles are too close together (variance collapse): {found}. "
+        yield Notice("narrow", collapse, *advice.for_narrow(run))
     if verdict.wide:
         number, where = verdict.worst_spread(low=False)
         found = ratio if verdict.ratio_high else f"{where} their spread is {number}, and 1 at draws of the target"
-        yield f"the particles are too far apart: {found}. {advice.for_wide(run)}"
+        yield Notice("wide", f"the particles are too far apart: {found}. ", *advice.for_wide(run))
 
 
-def _unclear(run: Run, verdict: Verdict) -> Iterator[str]:
+def _unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
     number, where = verdict.worst_unclear()
-    yield (
+    yield Notice(
+        "unclear",
         f"whether the particles are where the target is cannot be told: {number} {where}, but a few scores are so much "
-        "larger than the others that this may be chance. Some particles are probably far out. "
-        f"{advice.for_shifted(run)}"
+        "larger than the others that this may be chance. Some particles are probably far out. ",
+        *advice.for_shifted(run),
     )
 
 
-def stuck(which: Sequence[int], number: int) -> str:
+def stuck(which: Sequence[int], number: int) -> Notice:
     """Particles that had to be moved back again and again, of so many."""
-    return (
+    return Notice(
+        "stuck",
         f"particle {', '.join(map(str, which))} of {number} went, more than five steps in a row, to where the target "
         "is NaN or infinite, and was moved back: it stands at an edge that the target does not declare. Declare "
-        "constraints with `support=`, or lower the learning rate."
+        "constraints with ",
+        Phrase.SUPPORT,
+        ", or ",
+        Phrase.LOWER_RATE,
+        ".",
     )
 
 
-def _found(check: Callable[[], Iterator[str]], failures: list[str]) -> list[str]:
+def _found(check: Callable[[], Iterator[Notice]], failures: list[str]) -> list[Notice]:
     """What a check finds. One that fails itself is noted: the result that it would have judged must not be lost."""
     try:
         return list(check())
@@ -195,7 +144,7 @@ def _found(check: Callable[[], Iterator[str]], failures: list[str]) -> list[str]
         return []
 
 
-def _unmoved(run: Run, start: Points) -> Iterator[str]:
+def _unmoved(run: Run, start: Points) -> Iterator[Notice]:
     """Particles that are where they were, though there is a velocity and they are not at rest."""
     velocity = float(run.loop.info.velocity_norm)
     if not run.done or velocity == 0 or resting(run):
@@ -204,10 +153,13 @@ def _unmoved(run: Run, start: Points) -> Iterator[str]:
     spread = np.std(before, axis=0) + np.finfo(np.float64).tiny
     farthest = float(np.max(np.abs(now - before) / np.where(spread > 0, spread, 1)))
     if farthest < LEAST_MOVE:
-        yield (
+        yield Notice(
+            "not-moved",
             f"the particles have not moved: after {run.done} steps none is farther than {farthest:.1g} of the spread "
             f"from where it began, at a velocity of {velocity:.2g}. The step size is 0, or too small for this "
-            "precision: raise the learning rate."
+            "precision: ",
+            Phrase.RAISE_RATE,
+            ".",
         )
 
 
@@ -216,7 +168,7 @@ def resting(run: Run) -> bool:
     return run.sampler.deterministic and velocity_fraction(run) <= AT_REST
 
 
-def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
+def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[Notice]:
     """Coordinates on which the log density does not depend, as far as all particles at both ends can tell."""
     if not run.sampler.differentiates or run.batch_size is not None:  # other rows may know more than these
         return
@@ -227,10 +179,11 @@ def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[str]:
     if flat.size:
         names = run.target.bound_space.layout.coordinate_names()
         listed = ", ".join(names[place] for place in flat[:_NAMED]) + (", …" if flat.size > _NAMED else "")
-        yield (
+        yield Notice(
+            "flat",
             f"the log density does not depend on {listed}: its gradient there is exactly zero at all particles, the "
             "first and the last. A density that is flat in a direction cannot be normalised, and the particles spread "
-            "along it for as long as they are let. Leave out parameters that are not used, and give the others a prior."
+            "along it without end. Leave out parameters that are not used, and give the others a prior.",
         )
 
 
@@ -243,17 +196,19 @@ def _beside(points: Points) -> Array:
     return jnp.asarray(x[:_FEW] + offset, points.dtype)
 
 
-def _unconverged(run: Run) -> Iterator[str]:
+def _unconverged(run: Run) -> Iterator[Notice]:
     if run.tolerance is not None and not run.loop.converged:
         fraction = float(run.loop.info.velocity_norm / run.loop.largest_velocity)
-        yield (
-            f"the run has not converged: after {run.done} steps the velocity is {fraction:.2g} of its largest value, "
-            f"`tolerance` asks for {run.tolerance:.2g}. Raise `num_steps`, try another learning rate, or a step rule "
-            "that decays."
+        yield Notice(
+            "not-converged",
+            f"the run has not converged: after {run.done} steps the velocity is {fraction:.2g} of its largest value, ",
+            Phrase.TOLERANCE,
+            f" asks for {run.tolerance:.2g}. ",
+            *ways_out([Phrase.MORE_STEPS, Phrase.OTHER_RATE]),
         )
 
 
-def _restless(run: Run) -> Iterator[str]:
+def _restless(run: Run) -> Iterator[Notice]:
     """Particles whose last step was long against their spread: where they stand is as much noise as posterior.
 
     A velocity alone cannot tell: with minibatches it never falls below their noise, and a step size that has fallen to
@@ -265,24 +220,27 @@ def _restless(run: Run) -> Iterator[str]:
     spread = float(np.sqrt(np.mean(np.var(points, axis=0))))
     move = float(run.loop.info.velocity_norm * run.loop.info.step_size)
     if move > LARGEST_MOVE * spread > 0:
-        yield (
+        ways = [Phrase.DECAY_RATE, Phrase.LOWER_RATE, Phrase.MORE_STEPS]
+        yield Notice(
+            "not-at-rest",
             f"the particles are not at rest: the last of {run.done} steps moved them by {move / spread:.2g} of their "
-            "spread, so that they stand where the last steps, and minibatches where there are any, have thrown them. "
-            "Let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`), lower "
-            "it, or raise `num_steps` or `batch_size`."
+            "spread, so that their places are those of the last steps, and of the last minibatches where there are "
+            "any. ",
+            *ways_out([*ways, Phrase.LARGER_BATCH] if run.batch_size is not None else ways),
         )
 
 
-def _decoupled(run: Run, batch: Batch) -> Iterator[str]:
+def _decoupled(run: Run, batch: Batch) -> Iterator[Notice]:
     points = run.loop.state.points
     if points.shape[0] < 2:
         return
     neighbours = _neighbours(run.sampler, run.loop.state, run.target, batch)
     if neighbours is not None and float(neighbours) < LEAST_NEIGHBOURS:
-        yield (
+        yield Notice(
+            "decoupled",
             f"the particles hardly feel one another: the kernel gives all others together {float(neighbours):.1g} of "
-            "the weight that it gives a particle itself, so each climbs to a mode of its own. "
-            f"{advice.for_decoupled(run)}"
+            "the weight that it gives a particle itself, so each climbs to a mode of its own. ",
+            *advice.for_decoupled(run),
         )
 
 
@@ -308,7 +266,7 @@ def _pull(kernel: AbstractMatrixKernel, at: Array, points: Array) -> Array:
     return kernel.velocity(at, Scored(points, ones, weights)) - kernel.velocity(at, Scored(points, zeros, weights))
 
 
-def _coarse(run: Run, batch: Batch) -> Iterator[str]:
+def _coarse(run: Run, batch: Batch) -> Iterator[Notice]:
     points = run.loop.state.points
     if points.dtype.itemsize != 4 or not run.sampler.differentiates:
         return
@@ -321,10 +279,11 @@ def _coarse(run: Run, batch: Batch) -> Iterator[str]:
     spread = float(np.sqrt(np.mean(np.var(whole.astype(np.float64), axis=0)))) or 1.0
     error, size = (float(np.sqrt(np.mean(array**2))) for array in (single - double, double))
     if error > 0.1 * (size + 1 / spread):
-        yield (
+        yield Notice(
+            "float32",
             f"float32 is too coarse for this target: its scores differ from those in float64 by {error:.2g}, where "
-            f"their size is {size:.2g}. Enable double precision (`jax.config.update('jax_enable_x64', True)`) and give "
-            "particles and data in float64, or write the log density so that large terms do not cancel."
+            f"their size is {size:.2g}. ",
+            *ways_out([Phrase.DOUBLE, "write the log density so that large terms do not cancel"]),
         )
 
 

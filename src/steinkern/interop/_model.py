@@ -52,6 +52,10 @@ class AbstractModelTarget(AbstractTarget):
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
         """Independent draws of the latent sites from the model's prior."""
 
+    @property
+    def has_prior(self) -> bool:
+        return True
+
     def prior(self, key: KeyLike, num_particles: int) -> dict[str, Array]:
         """First particles for `fit`: independent draws of the latent sites from the model's prior.
 

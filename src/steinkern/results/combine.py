@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.notices import Notice
 from .result import Faults, History, Result, Status
 from .verdict import not_judged
 
@@ -53,7 +54,7 @@ def combine(results: Sequence[Any]) -> Result:
         particles=jax.tree.map(_joined, *[result.particles for result in results]),
         points=_joined(*[result.points for result in results]),
         status=status,
-        message=f"combined from {len(results)} results ({words}).",
+        message=Notice("combined", f"combined from {len(results)} results ({words})."),
         num_steps=max(0 if result._chains else result.num_steps for result in results),
         history=History(np.zeros(0, int), none, none, none, None),
         loop=None,

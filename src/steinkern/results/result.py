@@ -1,9 +1,7 @@
 """What a fit gives back."""
 
 import dataclasses
-import enum
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,80 +17,22 @@ from ..core.arrays import as_concrete_key, as_data
 from ..core.description import described
 from ..core.errors import explained
 from ..core.files import environment
+from ..core.notices import Notice
 from ..core.particles import Layout, too_coarse
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, SteinWarning, check_count, warn_caller
 from ..interop.arviz import from_groups
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
+from .outcome import Faults as Faults
+from .outcome import History as History
+from .outcome import Status as Status
 from .prediction import Prediction, predict
 from .report import Frames, Record, Trace, write_report
 from .report.facts import target_name
 from .report.record import RECORD_PARTICLES, by_name, chosen_lines, discrepancy, shared_in_words
 from .summary import short_html, short_text, table_lines
 from .verdict import Verdict, not_judged
-
-
-class Status(enum.Enum):
-    """How a fit ended."""
-
-    CONVERGED = "converged"
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    """By Ctrl-C."""
-    DIVERGED = "diverged"
-
-
-@dataclass(frozen=True)
-class History:
-    """What was recorded along the way, every `record_every` steps: arrays with one entry a record.
-
-    Beyond 65,536 records every second one is let go, again and again; `step` says which are left, and the last step is
-    always among them.
-    """
-
-    step: np.ndarray
-    """The number of steps taken when the record was made."""
-    velocity_norm: np.ndarray
-    step_size: np.ndarray
-    stein_ratio: np.ndarray
-    particles: PyTree | None
-    """The particles after that step, with axes (record, particle, …); `None` unless `record_particles` was set."""
-
-
-@dataclass(frozen=True)
-class Faults:
-    """What went wrong along the way and was dealt with."""
-
-    moved_back: int = 0
-    """How often a particle at fault was moved back, so that the others could go on."""
-    stuck: tuple[int, ...] = ()
-    """The particles that had to be moved back more than five steps in a row."""
-    damped: int = 0
-    """How many steps were taken with a larger damping, because a metric could not be factorised."""
-    largest_damping: float = 1.0
-    """The largest factor on the damping of those steps."""
-    shortened: int = 0
-    """How many moves were longer than `longest_move` allows and made shorter."""
-
-    @property
-    def frozen(self) -> int:
-        """The old name of `moved_back`."""
-        warnings.warn("`Faults.frozen` is now `Faults.moved_back`.", DeprecationWarning, stacklevel=2)
-        return self.moved_back
-
-    def sentences(self) -> list[str]:
-        """What is to be said of it."""
-        said = []
-        if self.moved_back:
-            said.append(f"Particles were moved back {self.moved_back} times from where the target is not finite.")
-        if self.stuck:
-            said.append(f"More than five steps in a row: {', '.join(map(str, self.stuck))}.")
-        if self.damped:
-            said.append(f"{self.damped} steps needed up to {self.largest_damping:.0e} times the damping.")
-        if self.shortened:
-            said.append(f"{self.shortened} absurdly long moves were made shorter: lower the learning rate.")
-        return said
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +49,8 @@ class Result:
 
     Those of `sample` are NumPy arrays in double precision, as its particles are."""
     status: Status
-    message: str
+    message: Notice
+    """How the run ended: a text with a `code`."""
     num_steps: int
     """The number of steps taken, those of the fits that this one continued included."""
     history: History
@@ -120,8 +61,8 @@ class Result:
     """Everything the next step needs; `None` where particles were combined or resampled."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The options of `fit` as JSON: batch size, recording, tolerance, the shapes of the data, the key."""
-    warnings: tuple[str, ...] = ()
-    """What `SteinWarning` said of the run."""
+    warnings: tuple[Notice, ...] = ()
+    """What `SteinWarning` said of the run: texts, each with a `code`."""
     verdict: Verdict = field(default=not_judged(""), kw_only=True)
     """What the end of `fit` says of the particles as draws of the target."""
     failed_checks: tuple[str, ...] = field(default=(), kw_only=True)

@@ -19,6 +19,7 @@ from ..core.particles import merge
 from ..core.types import (
     Batch,
     Key,
+    KeyLike,
     Points,
     PyTree,
     Scalar,
@@ -101,6 +102,15 @@ class AbstractTarget(OneLine):
         paths, _ = jax.tree_util.tree_flatten_with_path(particles)
         named = {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
         return {name: leaf if isinstance(leaf, np.ndarray) else jnp.asarray(leaf) for name, leaf in named.items()}
+
+    @property
+    def has_prior(self) -> bool:
+        """Whether `prior` draws first particles: targets made from models of other libraries do."""
+        return False
+
+    def prior(self, key: KeyLike, num_particles: int) -> PyTree:
+        """First particles, drawn from the target's prior, where `has_prior`."""
+        raise ValueError("`target` has no prior to draw from: give first particles, or a start.")
 
     def observed(self) -> dict[str, Array]:
         """The named observations, where the target knows them: targets made from models of other libraries do."""

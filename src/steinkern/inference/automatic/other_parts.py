@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...core.notices import Notice, Phrase
 from ...core.types import Batch, Points
 from ...targets.target import AbstractTarget
 from .gaussian import Gaussian, bounds_at, evaluations, nearest_gaussian
@@ -33,13 +34,15 @@ class OtherPart(NamedTuple):
     share: float
     """Of the mass of both, by their evidence lower bounds."""
 
-    def in_words(self) -> str:
-        """For a warning."""
+    def notice(self) -> Notice:
+        """The warning."""
         size = f"{self.ratio:.0f} times wider" if self.ratio > 1 else f"{1 / self.ratio:.0f} times narrower"
-        return (
+        return Notice(
+            "other-part",
             f"these particles stand for a part of the mass: another part, {size}, has perhaps {self.share:.0%} of it, "
-            "and chains do not go from the one to the other. Run `sample` from a start in each part, and see whether "
-            "both are meant."
+            "and chains do not go from the one to the other: ",
+            Phrase.SAMPLE_EACH,
+            ", and see whether both are meant.",
         )
 
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...core.notices import Notice, Phrase
 from ...core.types import Batch, Vector
 from ...targets.target import AbstractTarget
 from .gaussian import Gaussian
@@ -11,29 +12,33 @@ from .gaussian import Gaussian
 _BEYOND = 1e50  # of the start or of 1: farther than a parameter in any unit
 _GROWN = 1e3  # times the spread of the first round
 _ROUNDS = 3  # in a row, in each of which the spread doubles at least
-NOT_FINITE = (
+NOT_FINITE = Notice(
+    "particles-not-finite",
     "the particles are not finite: the density has no finite mass, or its parameters overflow. Give every parameter a "
-    "proper prior, and bring the parameters to scales nearer 1."
+    "proper prior, and bring the parameters to scales nearer 1.",
 )
 
 
-def no_mass_found(nearest: Gaussian, start: Vector, target: AbstractTarget, data: Batch, names: list[str]) -> str:
-    """Why the search for the nearest Gaussian came to nothing; empty where it did not."""
+def no_mass_found(
+    nearest: Gaussian, start: Vector, target: AbstractTarget, data: Batch, names: list[str]
+) -> Notice | None:
+    """Why the search for the nearest Gaussian came to nothing; `None` where it did not."""
     spread = jax.vmap(nearest.metric.unwhiten)(jnp.eye(len(names), dtype=start.dtype))
     size = np.sqrt(np.sum(np.asarray(spread) ** 2, axis=0)) + np.abs(np.asarray(nearest.mean - start))
     if not bool(jnp.isfinite(nearest.bound)) and not np.any(size > _BEYOND):
-        return (
+        return Notice(
+            "start-at-edge",
             "no cloud of points around `start`, however small, has a finite log density and gradient: the start lies "
-            "at an edge, or the log density is not differentiable there. Start inside the support, or declare it with "
-            "`support=`."
+            "at an edge, or the log density is not differentiable there. Start inside the support, or declare it with ",
+            Phrase.SUPPORT,
+            ".",
         )
     if bool(nearest.settled) and np.all(size < _BEYOND * (1 + np.abs(np.asarray(start)))):
-        return ""
+        return None
     worst = names[int(np.argmax(np.where(np.isfinite(size), size, np.inf)))]
     before, after = (float(target.log_density(point, data)) for point in (start, nearest.mean + spread[-1]))
-    return f"the search for the posterior's mass came to no end: it runs away, farthest in {worst!r}. " + _advice(
-        before, after
-    )
+    endless = f"the search for the posterior's mass came to no end: it runs away, farthest in {worst!r}. "
+    return Notice("improper", endless, _advice(before, after))
 
 
 def quartile_range(points: object) -> np.ndarray:
@@ -58,15 +63,17 @@ def running_away(spreads: list[np.ndarray]) -> bool:
     return bool(np.any(doubled & (spreads[-1] > _GROWN * spreads[0])))
 
 
-def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, nearest: Gaussian, names: list[str]) -> str:
+def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, nearest: Gaussian, names: list[str]) -> Notice:
     """Why chains that run away have no posterior."""
     with np.errstate(divide="ignore", invalid="ignore"):
         growth = np.nan_to_num(spreads[-1] / spreads[0], nan=np.inf)
     worst = int(np.argmax(growth))
     first, last = (float(np.median(log_densities[place])) for place in (0, -1))
-    return (
+    return Notice(
+        "improper",
         f"the chains run away, farthest in {names[worst]!r}, whose spread has grown {growth[worst]:.1g}-fold and still "
-        "grows. " + _advice(first, last)
+        "grows. ",
+        _advice(first, last),
     )
 
 

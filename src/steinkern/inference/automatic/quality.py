@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...core.notices import Notice, Phrase
 from ...core.programs import compiled
 from ...core.types import Key, Points
 from ...kernels.diagnostics import ksd2, stein_ratio
@@ -135,7 +136,7 @@ def stay_apart(values: np.ndarray) -> bool:
 
 def concerns(
     quality: Quality, mixing: Mixing, mean_errors: np.ndarray, draws: Draws, names: list[str], enough: float, many: bool
-) -> Iterator[str]:
+) -> Iterator[Notice]:
     """What is not to be trusted, why, and what to try.
 
     Args:
@@ -160,48 +161,63 @@ def concerns(
         place = int(np.argmax(mixing.r_hat))
         where = names[place]
         if stay_apart(points[:, :, place]):
-            yield (
+            yield Notice(
+                "modes-apart",
                 f"chains stay apart in {where!r} (R-hat {quality.r_hat:.2f}): there are separate modes, and how much "
                 "mass each has is not known. Compare several starts, remove symmetries such as exchangeable labels, or "
-                "see whether the modes are real."
+                "see whether the modes are real.",
             )
         else:
-            yield (
+            yield Notice(
+                "slow-chains",
                 f"chains move slowly in {where!r} (R-hat {quality.r_hat:.2f}): its mean and spread are not settled. A "
-                "funnel does that, as in a hierarchy that is not well informed: write it non-centred."
+                "funnel does that, as in a hierarchy that is not well informed: write it non-centred.",
             )
     elif unsettled or drifting(mixing):
-        yield (
+        yield Notice(
+            "not-settled",
             f"means and spreads are not settled, least of all in {worst!r} (standard errors up to "
             f"{mean_error:.2g} of a standard deviation in means, {sd_error:.1%} in spreads, and perhaps more): scales "
             "differ from place to place, as in a funnel or along a sharp bend. Write a hierarchy non-centred, other "
-            "parameters so that they depend less on one another, and see that the density is proper."
+            "parameters so that they depend less on one another, and see that the density is proper.",
         )
     if by_chain.min() < _NARROW and uneven > 30:
-        yield (
+        yield Notice(
+            "uneven-curvature",
             f"curvature varies strongly (some chains accept {by_chain.min():.0%} of their moves, and the slope differs "
             f"{uneven:.0f}-fold between chains): a funnel, whose narrow end is seen too little. Write a hierarchy "
-            "non-centred."
+            "non-centred.",
         )
     if tails.max() > _TAILS:
-        yield (
+        yield Notice(
+            "heavy-tails",
             f"the tails of {names[int(tails.argmax())]!r} are heavy (fourth moment {tails.max():.0f} where a Gaussian "
             "has 3): its standard deviation is known less well than it seems. Trust quantiles more, or give it a "
-            "prior with lighter tails."
+            "prior with lighter tails.",
         )
     if quality.identity_error > _SURE or quality.outside:
-        yield (
+        yield Notice(
+            "edge",
             f"the density has an edge ({quality.outside} particles were placed beyond it, and the mean of its gradient "
-            f"is {quality.identity_error:.0f} standard errors from 0): declare the support with `support=`."
+            f"is {quality.identity_error:.0f} standard errors from 0): declare the support with ",
+            Phrase.SUPPORT,
+            ".",
         )
     elif many and not _STEIN[0] < quality.stein_ratio < _STEIN[1]:
-        yield (
+        yield Notice(
+            "stein-identity",
             f"the particles do not satisfy Stein's identity (ratio {quality.stein_ratio:.2f}, 1 at exact draws): some "
-            "direction is too wide or too narrow. Ask for more with `num_particles=`, rescale the parameters, or "
-            "declare an edge with `support=`."
+            "direction is too wide or too narrow: ",
+            Phrase.ASK_FOR_MORE,
+            ", rescale the parameters, or declare an edge with ",
+            Phrase.SUPPORT,
+            ".",
         )
     if quality.direction_error > _FAR:
-        yield (
+        yield Notice(
+            "few-particles",
             f"the particles differ from chains held aside by {quality.direction_error:.2f} along some direction: they "
-            "are too few for this target. Ask for more with `num_particles=`."
+            "are too few for this target: ",
+            Phrase.ASK_FOR_MORE,
+            ".",
         )

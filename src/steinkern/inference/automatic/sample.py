@@ -15,8 +15,8 @@ from tqdm.auto import tqdm
 
 from ...core.arrays import as_concrete_key, as_numpy, check_not_empty
 from ...core.errors import explained
+from ...core.notices import Notice, Phrase, RefusalError
 from ...core.types import Batch, KeyLike, LogDensityFunction, PyTree, SteinWarning, warn_caller
-from ...interop._model import AbstractModelTarget
 from ...results.result import DivergedError, Faults, Result, Status
 from ...targets.target import AbstractTarget, as_target
 from ..arguments import as_count
@@ -112,13 +112,11 @@ def sample(
         )
     key = as_concrete_key(key)
     given = _as_target(target)
-    if isinstance(given, AbstractModelTarget) and given.batch(None, None) is not None:
-        raise ValueError(
-            "`target` draws minibatches, and `sample` uses all data in every step: leave `subsample_size` out of the "
-            "model's plates, or use `fit`."
-        )
+    if given.sampled_rows(None, None):
+        draws = "`target` draws minibatches, and `sample` uses all data in every step: "
+        raise RefusalError(Notice("minibatches", draws, Phrase.WHOLE_DATA, "."))
     if start is None:
-        if not isinstance(given, AbstractModelTarget):
+        if not given.has_prior:
             raise ValueError("`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`.")
         start = jax.tree.map(lambda leaf: leaf[0], given.prior(jr.fold_in(key, 1), 1))
     check_not_empty("start", start)

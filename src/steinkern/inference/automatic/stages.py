@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.interrupt import interruptible
 from ...core.metric import AbstractMetric
+from ...core.notices import Notice
 from ...core.particles import Layout
 from ...core.programs import compiled
 from ...core.types import Batch, Key, Points, PyTree, Vector
@@ -47,11 +48,11 @@ class Outcome:
     points: np.ndarray
     log_densities: np.ndarray | None
     status: Status
-    message: str
+    message: Notice
     steps: int
     history: History
     sampler: Hamiltonian
-    warnings: list[str]
+    warnings: list[Notice]
     quality: Quality | None
     cost: Cost
 
@@ -89,7 +90,7 @@ def run_stages(key: Key, target: AbstractTarget, start: Vector, data: Batch, num
 
 
 def _diverged(
-    target: AbstractTarget, problem: str, points: Any, start: Vector, steps: int, metric: AbstractMetric, spent: Any
+    target: AbstractTarget, problem: Notice, points: Any, start: Vector, steps: int, metric: AbstractMetric, spent: Any
 ) -> Outcome:
     """What there is where no posterior was found: points that are not finite are the start."""
     points = jnp.asarray(points)
@@ -189,14 +190,15 @@ def _finished(
     of_estimates = np.asarray(estimates.mean_error) / np.where(sd > 0, sd, 1)
     warnings = list(concerns(quality, seen, of_estimates, draws, names, enough, num_particles >= MANY))
     if other is not None:
-        warnings.insert(0, other.in_words())
+        warnings.insert(0, other.notice())
     if stopped:  # what chains do that were cut short says nothing of the target
-        warnings = [f"Ctrl-C cut the chains short, after {len(draws.leaps)} transitions: means and spreads may be off."]
+        short = f"Ctrl-C cut the chains short, after {len(draws.leaps)} transitions: means and spreads may be off."
+        warnings = [Notice("interrupted", short)]
     status = Status.STOPPED if stopped else Status.FINISHED if warnings else Status.CONVERGED
     message = {
-        Status.STOPPED: "Ctrl-C ended the run; this is what it had.",
-        Status.FINISHED: "the run ended, and does not trust itself: see the warnings.",
-        Status.CONVERGED: "means and spreads have settled.",
+        Status.STOPPED: Notice("ended-early", "Ctrl-C ended the run; this is what it had."),
+        Status.FINISHED: Notice("not-settled", "the run ended, but its checks did not pass: see the warnings."),
+        Status.CONVERGED: Notice("converged", "means and spreads have settled."),
     }[status]
     looks = 2 if bool(jnp.any(beside)) else 1
     spent = spent + np.array([0, looks * len(points), 0, looks])

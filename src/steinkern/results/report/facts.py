@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...core.checkpoint import MOST_AXES
+from ...core.checkpoint_file import MOST_AXES
 from .record import Record
 
 _RULES = {"Averaged": "Matrix-SVGD (average)", "MixtureAt": "Matrix-SVGD (mixture)", "Plain": "SVGD"}

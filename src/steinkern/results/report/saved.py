@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ...core.checkpoint import LONGEST_AXIS, MOST_AXES, CheckpointContents, newest
+from ...core.checkpoint import newest
+from ...core.checkpoint_file import LONGEST_AXIS, MOST_AXES, CheckpointContents
 from ...core.files import machine_memory
+from ...core.notices import Notice, Phrase, RefusalError
 from ...core.programs import compiled
 from ...core.types import Batch, PyTree
 from ...targets.target import AbstractTarget
@@ -52,10 +54,8 @@ def read_run(
     read = (newest(place, most=most, tries=_TRIES) for place in places)
     saved = next((found for found in read if found is not None), None)
     if saved is None:
-        raise ValueError(
-            f"`directory` {directory} holds no readable run. Name the directory that `fit(..., checkpoint=...)` or "
-            "`steinkern sample --out` wrote to."
-        )
+        name = "Name the directory that `fit(..., checkpoint=...)` or `steinkern sample --out` wrote to."
+        raise RefusalError(Notice("no-run", Phrase.DIRECTORY, f" {directory} holds no readable run. {name}"))
     settings = {name[:_LONGEST_TEXT]: _shortened(entry) for name, entry in saved.settings.items()}
     points, frames, step, lines = _arrays(saved)
     kept = chosen_lines(len(step))
@@ -204,10 +204,9 @@ def _in(target: AbstractTarget, points: Any) -> Array:
     """Points of a checkpoint in the precision of the target, seen to be of its size."""
     layout = target.bound_space.layout
     if points.shape[-1] != layout.size:
-        raise ValueError(
-            f"`target` has {layout.size} unconstrained coordinates, the checkpoint {points.shape[-1]}: it is of "
-            "another target. Name the one of the run, or none."
-        )
+        sizes = f" has {layout.size} unconstrained coordinates, the checkpoint {points.shape[-1]}"
+        way_out = "it is of another target. Name the one of the run, or none."
+        raise RefusalError(Notice("other-target", Phrase.TARGET, f"{sizes}: {way_out}"))
     return jnp.asarray(np.asarray(points), layout.dtype)
 
 

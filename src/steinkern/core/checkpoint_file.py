@@ -1,0 +1,152 @@
+"""The file format of a checkpoint.
+
+One file: a line that names the format, a header in JSON, the bytes of the arrays, and a checksum over all of it, which
+tells a whole file from a damaged one. Reading executes nothing, takes regular files alone, and bounds every length
+before it allocates. A file is written beside its final name, synced, and renamed.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from .files import machine_memory, open_regular, replacing
+
+FORMAT = b"steinkern checkpoint 1\n"
+_CHECKSUM = 32  # bytes
+_LONGEST_HEADER = 2**24
+_MOST_ARRAYS = 2**16
+MOST_AXES = 32  # of a NumPy array, in every version
+LONGEST_AXIS = 2**48
+_PIECE = 2**20  # bytes read and hashed at a time
+_KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16", "uint32", "uint64",
+          "int8", "int16", "int32", "int64")  # fmt: skip
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint file that is truncated, altered, or none at all."""
+
+
+class CheckpointContents(NamedTuple):
+    """What a checkpoint holds."""
+
+    step: int
+    settings: dict[str, Any]
+    """What the run is, and what it is made from in words."""
+    notes: dict[str, Any]
+    """What else is worth knowing, such as versions; it may differ."""
+    arrays: list[np.ndarray]
+
+
+def write(path: Path, saved: CheckpointContents) -> None:
+    """One checkpoint file, through a temporary one, synced before it takes its name."""
+    arrays = [np.ascontiguousarray(array).reshape(np.shape(array)) for array in saved.arrays]
+    check_kinds(arrays)
+    described = [[array.dtype.name, list(array.shape)] for array in arrays]
+    content = {"step": saved.step, "settings": saved.settings, "notes": saved.notes, "arrays": described}
+    header = json.dumps(content).encode()
+    if len(header) > _LONGEST_HEADER:
+        raise ValueError(f"a checkpoint's settings may take {_LONGEST_HEADER} bytes, these take {len(header)}.")
+    digest = hashlib.sha256()
+    with replacing(path) as file:
+        for piece in (FORMAT, len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)):
+            digest.update(piece)
+            file.write(piece)
+        file.write(digest.digest())
+
+
+def read(path: Path, most: float | None = None) -> CheckpointContents:
+    """What `write` wrote; `DamagedCheckpoint` where a bit of it is another. Takes little more memory than the file.
+
+    Args:
+        path: of a regular file.
+        most: bytes that it may have; by default as many as the machine has memory.
+    """
+    most = machine_memory() if most is None else most
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise DamagedCheckpoint(
+                    f"the checkpoint {path} has {size:,} bytes, more than the {most:,.0f} for which there is memory."
+                )
+            return _read(file)
+    except DamagedCheckpoint:
+        raise
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or "there is not enough memory"
+        raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {reason}.") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedCheckpoint(f"the checkpoint {path} is truncated or altered.") from error
+
+
+def _read(file: BinaryIO) -> CheckpointContents:
+    """Any error but an `OSError` says that the file is not as it was written."""
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(len(FORMAT) + 8)
+    length = int.from_bytes(start[len(FORMAT) :], "little")
+    if not start.startswith(FORMAT) or len(start) < len(FORMAT) + 8 or not 0 < length <= _LONGEST_HEADER:
+        raise ValueError("no start of a checkpoint")
+    header = file.read(length)
+    content = json.loads(header)
+    step, settings, notes = _count(content["step"]), content["settings"], content["notes"]
+    if not (isinstance(settings, dict) and isinstance(notes, dict)):
+        raise TypeError("settings and notes are dictionaries")
+    if len(content["arrays"]) > _MOST_ARRAYS:
+        raise ValueError("too many arrays")
+    kinds = [(jnp.dtype(_known(name)), _shape(shape)) for name, shape in content["arrays"]]
+    sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
+    if size != len(start) + length + sum(sizes) + _CHECKSUM:  # before anything of that size is read
+        raise ValueError("the arrays do not fill the file")
+    digest = hashlib.sha256(start + header)
+    blocks = [_read_block(file, number, digest) for number in sizes]
+    if file.read(_CHECKSUM) != digest.digest():
+        raise ValueError("another checksum")
+    arrays = [np.frombuffer(block, kind).reshape(shape) for block, (kind, shape) in zip(blocks, kinds, strict=True)]
+    return CheckpointContents(step, settings, notes, arrays)
+
+
+def check_kinds(arrays: Iterable[np.ndarray]) -> None:
+    """Raise where an array has a type that could not be read again."""
+    for array in arrays:
+        if array.dtype.name not in _KINDS:
+            raise ValueError(
+                f"the state of the sampler has an array of {array.dtype.name}; a checkpoint can hold "
+                f"{', '.join(_KINDS)}. Run without `checkpoint`, or with a step rule that keeps one of these."
+            )
+
+
+def _read_block(file: BinaryIO, size: int, digest: Any) -> bytes:
+    pieces = []
+    for start in range(0, size, _PIECE):
+        piece = file.read(min(_PIECE, size - start))
+        digest.update(piece)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _known(name: Any) -> str:
+    if name not in _KINDS:
+        raise ValueError(name)
+    return str(name)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _shape(axes: Any) -> tuple[int, ...]:
+    """Bounded before the product is taken: that of many large numbers takes hours."""
+    if not isinstance(axes, list) or len(axes) > MOST_AXES:
+        raise ValueError("no shape")
+    if any(_count(axis) > LONGEST_AXIS for axis in axes):
+        raise ValueError("too long an axis")
+    return tuple(axes)

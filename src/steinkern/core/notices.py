@@ -1,0 +1,92 @@
+"""Sentences about a run, with a code for programs and phrases that the library and its command word differently."""
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class Phrase(enum.Enum):
+    """What a notice tells the caller to do. The value is in the words of the Python functions."""
+
+    LOWER_RATE = "lower the learning rate"
+    LOWER_OR_ADAPT_RATE = "lower the learning rate, or use an adaptive step rule"
+    LOWER_GROWN_RATE = "lower the learning rate, because the velocity has grown since the first step"
+    RAISE_RATE = "raise the learning rate"
+    DECAY_RATE = "let the step size fall (`optimiser=optax.rmsprop(optax.cosine_decay_schedule(0.1, num_steps))`)"
+    OTHER_RATE = "try another learning rate, or a step rule that decays"
+    MORE_STEPS = "raise `num_steps`"
+    LARGER_BATCH = "raise `batch_size`"
+    LARGER_SUBSAMPLE = "raise `subsample_size`"
+    MORE_PARTICLES = "take more particles"
+    ASK_FOR_MORE = "ask for more with `num_particles=`"
+    METRIC = "use a kernel with a metric (`matrix_svgd`)"
+    HEAVIER_TAILS = "use a kernel with heavier tails (`IMQ()`)"
+    GRAPHICAL = "use a `Graphical` kernel where the target factorises"
+    MORE_DAMPING = "raise `damping`, or use a repaired Hessian"
+    GRADIENT_FREE = "use `gradient_free_svgd`"
+    SAMPLE = "call `sample`, which needs no tuning"
+    SAMPLE_EACH = "run `sample` from a start in each part"
+    WHOLE_DATA = "leave `subsample_size` out of the model's plates, or use `fit`"
+    DOUBLE = (
+        "enable double precision (`jax.config.update('jax_enable_x64', True)`) and give particles and data in float64"
+    )
+    SUPPORT = "`support=`"
+    TOLERANCE = "`tolerance`"
+    DIRECTORY = "`directory`"
+    TARGET = "`target`"
+    GO_ON = "give this result to `fit` to go on from it"
+    SAME_CALL = "the same call goes on from its checkpoint"
+
+
+Fragment = str | Phrase
+Words = Mapping[Phrase, str]
+
+
+class Notice(str):
+    """A sentence for people, with a code for programs.
+
+    ```python
+    for notice in result.warnings:
+        if notice.code == "not-moved":
+            ...
+    ```
+    """
+
+    code: str
+    """What was found, in one or two words with hyphens; see the list in `docs/reliability.md`."""
+    fragments: tuple[Fragment, ...]
+
+    def __new__(cls, code: str, *fragments: Fragment) -> "Notice":
+        notice = super().__new__(cls, "".join(_in_words(fragment, {}) for fragment in fragments))
+        notice.code = code
+        notice.fragments = fragments
+        return notice
+
+    def reworded(self, words: Words) -> "Notice":
+        """The same notice with other words for its phrases."""
+        return Notice(self.code, *(_in_words(fragment, words) for fragment in self.fragments))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Notice, (self.code, *self.fragments)
+
+
+class RefusalError(ValueError):
+    """What was asked for cannot be done. `notice` is the message as data."""
+
+    def __init__(self, notice: Notice):
+        super().__init__(str(notice))
+        self.notice = notice
+
+
+def ways_out(ways: Iterable[Fragment]) -> list[Fragment]:
+    """The fragments of "Ways out: a, b or c."; each way once."""
+    listed = list(dict.fromkeys(ways))
+    fragments: list[Fragment] = ["Ways out: "]
+    for place, way in enumerate(listed):
+        after = "." if place == len(listed) - 1 else " or " if place == len(listed) - 2 else ", "
+        fragments += [way, after]
+    return fragments
+
+
+def _in_words(fragment: Fragment, words: Words) -> str:
+    return words.get(fragment, fragment.value) if isinstance(fragment, Phrase) else fragment

@@ -1,0 +1,84 @@
+"""Checks before a run: what is wrong with the first particles, or with the gradient there."""
+
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..core.multihost import on_host
+from ..core.notices import Notice, Phrase
+from ..core.types import Batch, Points
+from ..samplers.sampler import AbstractSampler
+from ..targets.target import AbstractTarget
+from .loop import evaluate
+
+
+def coincident(points: Points, sampler: AbstractSampler) -> Iterator[Notice]:
+    """Particles that a sampler without noise cannot part, because all begin at one point."""
+    x = on_host(points)
+    if len(x) > 1 and (sampler.interacting or sampler.deterministic) and (x == x[:1]).all():
+        yield Notice(
+            "coincident",
+            f"all {len(x)} first particles are the same point, and {type(sampler).__name__} moves them as one: it "
+            "never parts them. Start from different ones, such as `steinkern.initial.gaussian(key, centre, "
+            "num_particles)`.",
+        )
+
+
+def before(
+    target: AbstractTarget, points: Points, batch: Batch, log_densities: Array, scores: Array
+) -> Iterator[Notice]:
+    """What is wrong with the gradient at the first particles.
+
+    Args:
+        target: bound.
+        points: the first particles.
+        batch: on which the target was evaluated.
+        log_densities: there.
+        scores: there.
+    """
+    if points.dtype.itemsize < 4:  # too coarse for differences
+        return
+    x, value, slope = (on_host(array).astype(np.float64) for array in (points, log_densities, scores))
+    if not slope.any():
+        if np.unique(value).size > 1:
+            yield Notice(
+                "zero-gradient",
+                "the gradient of the log density is exactly zero at all first particles, though its value differs "
+                "between them: it is constant in pieces (rounding, integers, argmax), or its gradient is cut off "
+                "(stop_gradient). Make it differentiable, or ",
+                Phrase.GRADIENT_FREE,
+                ".",
+            )
+        return
+    with np.errstate(all="ignore"):  # numbers that overflow compare as not wrong
+        wrong = _is_not_the_slope(target, points, batch, x, value, slope)
+    if np.mean(wrong) > 0.5:
+        yield Notice(
+            "wrong-gradient",
+            f"the gradient of the log density is not its slope at {int(wrong.sum())} of the {len(x)} first particles: "
+            "it is not differentiable there, its gradient is cut off (stop_gradient), or its own derivative rule is "
+            "wrong. Compare with finite differences, or ",
+            Phrase.GRADIENT_FREE,
+            ".",
+        )
+
+
+def _is_not_the_slope(
+    target: AbstractTarget, points: Points, batch: Batch, x: np.ndarray, value: np.ndarray, slope: np.ndarray
+) -> np.ndarray:
+    """Whether, at every particle, differences of the values along one direction contradict the gradient."""
+    precision = float(jnp.finfo(points.dtype).eps)
+    spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
+    direction = np.random.default_rng(0).normal(size=x.shape[1:])
+    length = precision ** (1 / 3) * spread
+    offset = length * direction[None, :] / np.sqrt(np.mean(direction**2))
+    beside = (jnp.asarray(x + sign * offset, points.dtype) for sign in (1, -1))
+    above, below = (on_host(evaluate(target, moved, batch, True)[0]).astype(np.float64) for moved in beside)
+    # Differences of the values along `offset`, and what the gradient says they are. A smooth function bends: the two
+    # one-sided differences then differ, and so may the gradient; and values have rounding errors.
+    difference, expected = (above - below) / 2, slope @ offset[0]
+    bend, rounding = np.abs(above - 2 * value + below), 100 * precision * (np.abs(value) + np.abs(above))
+    allowed = 0.25 * np.maximum(np.abs(difference), np.abs(expected)) + bend + rounding
+    return np.abs(difference - expected) > allowed
