@@ -162,6 +162,8 @@ def test_ctrl_c_is_judged_by_what_there_is(heard):
     result, said = listened(gaussian, sk.svgd(optimiser=STILL), draws(100, 2) + 3.0, num_steps=1000, callback=interrupt)
     assert result.status is sk.Status.STOPPED
     assert any("beside the target" in text for text in said)
+    assert [notice.code for notice in result.warnings] == ["shifted"]
+    assert result.warnings[0].endswith("The run was ended early: go on with it.")
     result, said = on_rows(num_steps=1000, callback=interrupt)
     assert result.status is sk.Status.STOPPED
     assert "means and single spreads were not checked" in result.summary()

@@ -16,6 +16,7 @@ from .recovery import recover
 from .resume import RunCheckpointer
 from .run import Run, until
 
+_NOTICE = "Ctrl-C: the run ends after the present steps. A second one ends it at once, without a result."
 _CHUNK_SECONDS = 0.2  # how long a compiled call should take, so that the progress bar moves
 
 Callback = Callable[[int, Any, Info], Any]
@@ -60,7 +61,7 @@ def drive(
     ending, failure, saved, first = Ending.LOOP, None, run.done, True
     bar = progress_bar(num_steps, run.done, progress if is_writer(several) else False)
     lock = checkpointer.lock if checkpointer else nullcontext()
-    with lock, bar, interruptible() as interrupt, within(mesh), loss_of_a_process(mesh):
+    with lock, bar, interruptible(_NOTICE) as interrupt, within(mesh), loss_of_a_process(mesh):
         while run.done < num_steps and run.going and ending is Ending.LOOP:
             start, before = time.perf_counter(), run.done
             to_checkpoint = until(run.done, every) if checkpointer else num_steps

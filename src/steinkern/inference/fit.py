@@ -135,7 +135,7 @@ def fit(
     if result.faults.stuck:
         said += _warn([run_warnings.stuck(result.faults.stuck, len(result.points))], result)
     if result.status is Status.STOPPED:
-        said += _warn(run_warnings.beside_target(run, end.verdict), result)
+        said += _warn(run_warnings.beside_target(run, end.verdict, ended_early=True), result)
     elif result.status is not Status.DIVERGED:
         said += _warn(run_warnings.after(run, start.batch, start.points, start.scores, end, told=bool(said)), result)
     result = replace(result, warnings=said, failed_checks=tuple(end.failures))

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
-from ..core.notices import Notice, Phrase, ways_out
+from ..core.notices import Fragment, Notice, Phrase, ways_out
 from ..core.particles import Scored
 from ..core.programs import compiled
 from ..core.types import Batch, Points, Scalar
@@ -82,8 +82,19 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
         yield from found(lambda: _unclear(run, verdict), verdict.unclear and not decoupled)
 
 
-def beside_target(run: Run, verdict: Verdict, narrow: bool = True) -> Iterator[Notice]:
-    """What a verdict says, with the advice for this run; `narrow`: of particles too close together, too."""
+def beside_target(run: Run, verdict: Verdict, *, narrow: bool = True, ended_early: bool = False) -> Iterator[Notice]:
+    """Notices for a verdict that fails, with advice for this run.
+
+    Args:
+        run: at its end.
+        verdict: on its particles.
+        narrow: whether to report particles that are too close together.
+        ended_early: by Ctrl-C or for want of room; the advice is then to go on.
+    """
+
+    def ways(found: Callable[[Run], list[Fragment]]) -> list[Fragment]:
+        return ["The run was ended early: go on with it."] if ended_early else found(run)
+
     ratio = f"their Stein ratio is {verdict.stein_ratio:.2g}, and 1 at draws of the target"
     if verdict.outward:
         yield Notice(
@@ -98,17 +109,17 @@ def beside_target(run: Run, verdict: Verdict, narrow: bool = True) -> Iterator[N
             "shifted",
             f"the particles are beside the target: {where} the mean score times the standard deviation is {number}, "
             "and 0 at draws of the target. ",
-            *advice.for_shifted(run),
+            *ways(advice.for_shifted),
         )
     if verdict.narrow and narrow:
         number, where = verdict.worst_spread(low=True)
         found = ratio if verdict.ratio_low else f"{where} their spread is {number}, and 1 at draws of the target"
         collapse = f"the particles are too close together (variance collapse): {found}. "
-        yield Notice("narrow", collapse, *advice.for_narrow(run))
+        yield Notice("narrow", collapse, *ways(advice.for_narrow))
     if verdict.wide:
         number, where = verdict.worst_spread(low=False)
         found = ratio if verdict.ratio_high else f"{where} their spread is {number}, and 1 at draws of the target"
-        yield Notice("wide", f"the particles are too far apart: {found}. ", *advice.for_wide(run))
+        yield Notice("wide", f"the particles are too far apart: {found}. ", *ways(advice.for_wide))
 
 
 def _unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
