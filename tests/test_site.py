@@ -148,15 +148,22 @@ def sentences(module: str) -> list[str]:
     return found
 
 
+def notices_of(module: str) -> dict[str, str]:
+    """The notices that a module makes: their texts by their codes, with … for what is put into them."""
+
+    def text(node: ast.AST) -> str:
+        if isinstance(node, ast.JoinedStr):
+            return "".join(map(text, node.values))
+        return str(node.value) if isinstance(node, ast.Constant) else "…"
+
+    tree = ast.parse((ROOT / "src" / "steinkern" / f"{module}.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Notice"]
+    return {text(call.args[0]): "".join(map(text, call.args[1:])) for call in calls}
+
+
 def warnings_of_a_run() -> list[str]:
-    """The texts that `fit` warns with: those that `run_warnings` yields, and that of particles that are stuck."""
-    tree = ast.parse((ROOT / "src" / "steinkern" / "inference" / "run_warnings.py").read_text())
-    yielded = [ast.unparse(node.value) for node in ast.walk(tree) if isinstance(node, ast.Yield) and node.value]
-    texts = [
-        text for text in sentences("inference/run_warnings") if any(text[:30].split("…")[0] in line for line in yielded)
-    ]
-    stuck = [text for text in sentences("inference/fit") if "more than five steps in a row" in text]
-    return [*[text for text in texts if text and text[0].islower() and " " in text], *stuck]
+    """The texts that `fit` warns with."""
+    return [text for name in ("start_warnings", "run_warnings") for text in notices_of(f"inference/{name}").values()]
 
 
 def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
@@ -174,7 +181,7 @@ def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
 
 SPEAKING = (
     "inference/fit", "inference/prepare", "core/arrays", "inference/end_check", "core/particles", "results/result",
-    "inference/run_warnings", "inference/advice",
+    "results/outcome", "core/notices", "inference/start_warnings", "inference/run_warnings", "inference/advice",
 )  # fmt: skip
 
 

@@ -303,13 +303,13 @@ def test_the_same_name_for_another_log_density_is_refused(finished, monkeypatch)
     monkeypatch.setattr(shifted, "__qualname__", "gaussian")
     with pytest.raises(ValueError, match="is of another run: its log density or data preparation computes something"):
         fit_gaussian(finished[0], target=shifted)
-    monkeypatch.setattr("steinkern.inference.resume._versions", lambda: {"python": "4", "device": "abacus"})
+    monkeypatch.setattr("steinkern.inference.resume.versions", lambda: {"python": "4"})
     with pytest.raises(ValueError, match="log densities at the first particles"):
         fit_gaussian(finished[0], target=shifted)
 
 
 def test_other_versions_are_warned_of(finished, monkeypatch):
-    monkeypatch.setattr("steinkern.inference.resume._versions", lambda: {"python": "4", "device": "abacus"})
+    monkeypatch.setattr("steinkern.inference.resume.versions", lambda: {"python": "4"})
     with pytest.warns(RuntimeWarning, match="may differ in its last digits"):
         fit_gaussian(finished[0])
 

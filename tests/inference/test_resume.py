@@ -200,8 +200,8 @@ def test_an_older_checkpoint_is_gone_on_from_with_a_word(finished, tmp_path):
 
 def test_elsewhere_scores_and_numbers_of_the_sampler_are_compared(finished, tmp_path, monkeypatch):
     directory = copied(finished, tmp_path)
-    versions = resume._versions()
-    monkeypatch.setattr(resume, "_versions", lambda: versions | {"jax": "99"})
+    versions = resume.versions()
+    monkeypatch.setattr(resume, "versions", lambda: versions | {"jax": "99"})
 
     def renamed(x, data):
         return jnp.sum((x - data) * (data - x)) / 2.0

@@ -114,8 +114,11 @@ def beside_target(run: Run, verdict: Verdict, *, narrow: bool = True, ended_earl
     if verdict.narrow and narrow:
         number, where = verdict.worst_spread(low=True)
         found = ratio if verdict.ratio_low else f"{where} their spread is {number}, and 1 at draws of the target"
-        collapse = f"the particles are too close together (variance collapse): {found}. "
-        yield Notice("narrow", collapse, *ways(advice.for_narrow))
+        yield Notice(
+            "narrow",
+            f"the particles are too close together (variance collapse): {found}. ",
+            *ways(advice.for_narrow),
+        )
     if verdict.wide:
         number, where = verdict.worst_spread(low=False)
         found = ratio if verdict.ratio_high else f"{where} their spread is {number}, and 1 at draws of the target"
