@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 import steinkern as sk
 from steinkern.kernels import bandwidth as module
-from steinkern.kernels.bandwidth import median_of_pairs
+from steinkern.kernels.bandwidth import median_by_sorting, median_of_pairs
 
 precisions = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
 TOLERANCE = {jnp.float32: 1e-5, jnp.float64: 1e-10}  # of single precision: some tens of roundings
@@ -48,9 +48,9 @@ def matrices_of_pairs(n: int, dtype, generator) -> np.ndarray:
     return upper + upper.transpose(0, 2, 1)
 
 
-def assert_medians_are_numpys(numbers, dtype, generator):
+def assert_medians_are_numpys(numbers, dtype, generator, median=median_of_pairs):
     batches = [matrices_of_pairs(n, dtype, generator) for n in numbers]
-    medians = jax.jit(lambda batches: [jax.vmap(median_of_pairs)(r2) for r2 in batches])(batches)
+    medians = jax.jit(lambda batches: [jax.vmap(median)(r2) for r2 in batches])(batches)
     for n, r2, actual in zip(numbers, batches, medians, strict=True):
         assert actual.dtype == dtype
         expected = np.median(r2[:, *np.triu_indices(n, 1)], axis=1)
@@ -70,6 +70,11 @@ def test_the_search_for_many_pairs_is_exact_for_few_as_well(dtype, generator, mo
 
 
 @precisions
+def test_sorting_is_exact(dtype, generator):
+    assert_medians_are_numpys([2, 5, 16], dtype, generator, median_by_sorting)
+
+
+@precisions
 def test_few_pairs_and_many_give_the_same_bandwidth_where_points_are_not_finite(dtype, generator, monkeypatch):
     points = generator.standard_normal((6, 9, 3)).astype(dtype)
     points[0, 0] = np.sqrt(np.finfo(dtype).max)  # its square is infinite
@@ -81,7 +86,10 @@ def test_few_pairs_and_many_give_the_same_bandwidth_where_points_are_not_finite(
     few = jax.jit(jax.vmap(PLAIN))(points)
     monkeypatch.setattr(module, "_FEW_PAIRS", 0)
     many = jax.jit(jax.vmap(lambda cloud: PLAIN(cloud)))(points)  # another function, or its program were found again
-    np.testing.assert_allclose(few, many, rtol=10 * np.finfo(dtype).eps)  # two programs, each with its distances
+    monkeypatch.setattr(module, "median_of_pairs", median_by_sorting)  # as on a GPU
+    by_sorting = jax.jit(jax.vmap(lambda cloud: PLAIN(cloud)))(points)
+    for other in (many, by_sorting):  # programs of their own, each with its distances
+        np.testing.assert_allclose(few, other, rtol=10 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
