@@ -1,1 +1,1 @@
-"""What everything else is built on: types, particles, linear operators, metrics, files and checkpoints."""
+"""The base layer: types, particles, linear operators, metrics, files and checkpoints."""

@@ -1,7 +1,7 @@
-"""Arrays at the public edge: what a caller gives becomes an array of JAX, or an error that names the argument.
+"""Conversion of a caller's arrays to JAX arrays, with errors that name the argument.
 
-JAX itself is lenient where it hurts: it drops the mask of a masked array, wraps whole numbers that do not fit into 32
-bits, and rounds time stamps to multiples of two minutes. Every public function converts its arrays here instead.
+JAX silently drops the mask of a masked array, wraps integers that do not fit into 32 bits, and rounds time stamps to
+multiples of two minutes. Every public function converts its arrays here instead.
 """
 
 from typing import Any
@@ -15,26 +15,26 @@ from jaxtyping import Array, Float
 from .types import Batch, Key, PyTree, is_concrete
 
 LARGEST_ROUNDING = 0.01
-"""Of a column's standard deviation: data that lose more than this to float32 are refused."""
-_CONSTANT = 1e-11  # a column whose relative spread is below this is one number and the noise of its computation
-_FEW_ROWS = 3  # with fewer the spread of a column may be small by chance
+"""The largest rounding error in float32, relative to a column's standard deviation; data that lose more are refused."""
+_CONSTANT = 1e-11  # a column of a smaller relative spread counts as constant up to rounding
+_FEW_ROWS = 3  # with fewer rows the spread of a column may be small by chance
 _X64 = "enable double precision (`jax.config.update('jax_enable_x64', True)`)"
 
 
 def as_key(key: Any, name: str = "key") -> Key:
-    """One PRNG key: a typed one as it is, and a legacy one (`jax.random.PRNGKey`) wrapped, which draws the same."""
+    """A typed PRNG key. A legacy key (`jax.random.PRNGKey`) is wrapped, and gives the same random numbers."""
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
         return key
     if isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.ndim == 1:
         try:
             return jr.wrap_key_data(jnp.asarray(key))
-        except (TypeError, ValueError):  # not as long as the keys of JAX's present generator
+        except (TypeError, ValueError):  # not the length of the current generator's keys
             pass
     raise ValueError(f"`{name}` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
 
 
 def as_concrete_key(key: Any, way_out: str = "") -> Key:
-    """A key for a function that runs compiled programs of its own, and so cannot be traced itself."""
+    """A PRNG key that is not traced, for a function that compiles programs itself and cannot run under `jit`."""
     if not (is_concrete(key) and is_concrete(jnp.zeros(()))):  # under `jit` a constant is traced as well
         raise ValueError(
             "`key` must not be traced: the call runs compiled programs of its own and decides by what it sees, so it "
@@ -44,7 +44,7 @@ def as_concrete_key(key: Any, way_out: str = "") -> Key:
 
 
 def as_numpy(name: str, value: Any) -> np.ndarray:
-    """Numbers in NumPy's own precision and the machine's byte order; masks, texts and objects are refused."""
+    """A NumPy array of numbers in its own precision and native byte order; masks, strings and objects are refused."""
     if np.ma.is_masked(value):
         raise ValueError(
             f"`{name}` must not have masked entries, got {int(np.sum(value.mask))} of {np.size(value)}: their "
@@ -77,10 +77,10 @@ def _not_numbers(name: str, value: Any) -> str:
 
 
 def as_array(name: str, value: Any) -> Array:
-    """Numbers as an array of JAX, in its own precision; refused where that would change them beyond use.
+    """A JAX array in JAX's precision; `ValueError` where that precision is too low for the numbers.
 
-    Whole numbers must fit. Floating-point numbers must not overflow, and must not lose more than a hundredth of their
-    column's standard deviation, where a column is one entry of every row. Traced arrays pass.
+    Integers must fit. Floating-point numbers must not overflow, and their rounding error must not exceed a hundredth of
+    their column's standard deviation, where a column is one entry of every row. Traced arrays are not checked.
     """
     if isinstance(value, list | tuple) and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value)):
         value = jnp.asarray(value)
@@ -96,7 +96,7 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def _check_narrowed(name: str, array: np.ndarray, kind: np.dtype) -> None:
-    """Raise where `array` cannot be had in the narrower type that JAX will give it."""
+    """Raise where the narrower dtype `kind`, which JAX uses, cannot hold `array`."""
     if array.size == 0:
         return
     if array.dtype.kind in "iu":
@@ -120,7 +120,7 @@ def _check_narrowed(name: str, array: np.ndarray, kind: np.dtype) -> None:
 
 
 def _check_rounding(name: str, array: np.ndarray, narrow: np.ndarray) -> None:
-    """Raise where a column of `array` loses too much in `narrow`, the same numbers in float32."""
+    """Raise where `narrow`, which is `array` in float32, has too large a rounding error in a column."""
     if array.ndim == 0 or len(array) < _FEW_ROWS:
         return
     with np.errstate(invalid="ignore", over="ignore"):
@@ -138,7 +138,7 @@ def _check_rounding(name: str, array: np.ndarray, narrow: np.ndarray) -> None:
 
 
 def as_arrays(name: str, tree: PyTree) -> PyTree:
-    """Every leaf of a pytree by `as_array`; a leaf's name is that of its place, such as `data['time']`."""
+    """Convert every leaf of a pytree by `as_array`; errors name a leaf by its path, such as `data['time']`."""
 
     def convert(path: Any, leaf: Any) -> Array:
         return as_array(f"{name}{jax.tree_util.keystr(path)}", leaf)
@@ -147,7 +147,7 @@ def as_arrays(name: str, tree: PyTree) -> PyTree:
 
 
 def as_particle(name: str, tree: PyTree) -> PyTree:
-    """One particle's parameters: every leaf real and in floating point, which whole numbers become."""
+    """One particle's parameters with real floating-point leaves; integers are converted."""
 
     def convert(leaf: Any) -> Array:
         array = as_array(name, leaf)
@@ -166,7 +166,7 @@ def check_not_empty(name: str, tree: PyTree) -> None:
 
 
 def as_labels(labels: Any) -> PyTree:
-    """Labels as arrays: a list of numbers is one array, other containers keep their structure."""
+    """Labels as arrays: a list of numbers becomes one array, other containers keep their structure."""
     if isinstance(labels, list | tuple) and labels and not any(isinstance(item, dict) for item in labels):
         leaves = jax.tree.leaves(labels)
         if all(np.ndim(leaf) == 0 and not hasattr(leaf, "dtype") for leaf in leaves):
@@ -175,19 +175,19 @@ def as_labels(labels: Any) -> PyTree:
 
 
 def as_data(data: Batch) -> Batch:
-    """The data as arrays."""
+    """Convert every leaf of `data` to an array."""
     return as_arrays("data", data)
 
 
 def as_concrete_data(data: Batch) -> Batch:
-    """The same for a function that runs compiled programs of its own: data that are traced are refused."""
+    """Convert `data` to arrays and refuse traced ones, for functions that compile programs themselves."""
     arrays = as_data(data)
     check_concrete("data", arrays)
     return arrays
 
 
 def check_concrete(name: str, tree: PyTree) -> None:
-    """Raise where a leaf is traced."""
+    """Raise where a leaf of a pytree is traced."""
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves(tree)):
         raise ValueError(
             f"`{name}` must be concrete arrays, not traced: the call compiles a loop of its own, so it cannot run "
@@ -196,7 +196,7 @@ def check_concrete(name: str, tree: PyTree) -> None:
 
 
 def as_points(name: str, value: Any) -> Float[Array, "n d"]:
-    """Real numbers as an (n, d) array in floating point, at least one row and one column; traced ones pass."""
+    """A real floating-point array of shape (n, d) with n, d ≥ 1; traced arrays are accepted."""
     array = as_array(name, value)
     if array.ndim != 2:
         way_out = " Write `x[:, None]` for points of one dimension." if array.ndim == 1 else ""
@@ -215,6 +215,6 @@ def as_points(name: str, value: Any) -> Float[Array, "n d"]:
 
 
 def in_one_precision(*arrays: Array) -> tuple[Array, ...]:
-    """Floating-point arrays in the widest of their types."""
+    """Cast floating-point arrays to the widest of their dtypes."""
     widest = max((array.dtype for array in arrays), key=lambda kind: (jnp.finfo(kind).bits, jnp.finfo(kind).nmant))
     return tuple(array.astype(widest) for array in arrays)

@@ -1,7 +1,7 @@
-"""Checkpoints of a run, in a directory of their own.
+"""A directory with the checkpoints of one run.
 
-The last two are kept, so that damage to one never costs the run. One that is found damaged is set aside under another
-name: it takes the place of no whole one. One process at a time writes to a directory.
+The two newest checkpoints are kept, so that a damaged file never costs the run. Damaged files are renamed, and do not
+count among the two. One process at a time writes to the directory.
 """
 
 import contextlib
@@ -20,22 +20,22 @@ from .types import warn_caller
 
 _KEPT = 2
 _NAME = re.compile(r"step-([0-9]{1,18})\.ckpt")
-_LEFT_BEHIND = re.compile(r"step-[0-9]{1,18}(\.[0-9a-f]{16})?\.partial")  # by a process that was killed
+_LEFT_BEHIND = re.compile(r"step-[0-9]{1,18}(\.[0-9a-f]{16})?\.partial")  # temporary files of killed processes
 _SET_ASIDE = ".damaged"
-_LONGEST_DESCRIPTION = 2**20  # of one part: a long list that a function closes over
+_LONGEST_DESCRIPTION = 2**20  # characters of one entry; a function may close over a long list
 
 
 class CheckpointError(OSError):
-    """A checkpoint could not be written, for want of room for example; the last good one is intact.
+    """A checkpoint could not be written, for example because the disk is full; the last good one is intact.
 
-    `result` is what the run had when it ended, or `None` where it had not begun.
+    `result` holds the run's result up to that step, or `None` before the first step.
     """
 
     result: Any = None
 
 
 class OtherRunError(ValueError):
-    """A checkpoint is of another run than the one that was to go on from it; `what` says in which respect."""
+    """A checkpoint belongs to another run than the one that resumes from it; `what` names the difference."""
 
     def __init__(self, text: str, what: str):
         super().__init__(text)
@@ -43,12 +43,12 @@ class OtherRunError(ValueError):
 
 
 class CheckpointDirectory:
-    """The checkpoints of one run, in a directory of their own.
+    """Writes and reads the checkpoints of one run in a directory.
 
     Args:
-        directory: made where it does not exist.
-        settings: what the run is, as JSON; a checkpoint of another run is refused, with the difference named.
-        description: what the run is made from, as JSON: written beside the settings and not compared.
+        directory: created where it does not exist.
+        settings: JSON that identifies the run. A checkpoint with other settings is refused, naming the difference.
+        description: JSON that describes the run's inputs. It is written beside the settings and not compared.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CheckpointDirectory:
             for name, text in texts.items()
         }
         self.lock = DirectoryLock(self.directory)
-        """Held by the process that writes, from before `latest` to after the last `save`."""
+        """Held by the writing process from before `latest` until after the last `save`."""
         try:
             check_writable(self.directory)
         except OSError as error:
@@ -74,14 +74,14 @@ class CheckpointDirectory:
             ) from error
 
     def latest(self) -> CheckpointContents | None:
-        """The newest whole checkpoint, or `None`. A damaged one is set aside with a warning."""
+        """The newest intact checkpoint, or `None`. Damaged files are renamed with a warning."""
         saved = newest(self.directory, "None is left: the run starts anew", set_aside=True)
         if saved is not None:
             self._check(saved)
         return saved
 
     def save(self, step: int, arrays: Sequence[np.ndarray], notes: Mapping[str, Any]) -> None:
-        """Write a checkpoint, then drop all but the last two. A failure leaves the former ones as they were."""
+        """Write a checkpoint, then remove all but the last two. A failure leaves the existing ones unchanged."""
         path = _path(self.directory, step)
         try:
             write(path, CheckpointContents(step, {**self.settings, **self.description}, dict(notes), list(arrays)))
@@ -91,11 +91,11 @@ class CheckpointDirectory:
                 "good one, if there was one, is intact; make room and run the same call again to go on from it. "
                 "`result` of this error holds what the run had."
             ) from error
-        # What claims a later step than the run has come to is not of this run's past: it pushes nothing out.
+        # Files of later steps than this one are not counted among the checkpoints to keep.
         past = [path for path in _files(self.directory) if _step_of(path) <= step]
         left_behind = [path for path in self.directory.glob("step-*.partial") if _LEFT_BEHIND.fullmatch(path.name)]
         for old in [*past[:-_KEPT], *left_behind]:
-            with contextlib.suppress(OSError):  # a file that cannot be removed costs room, not the run
+            with contextlib.suppress(OSError):  # a file that cannot be removed only takes up space
                 old.unlink()
 
     def _check(self, saved: CheckpointContents) -> None:
@@ -118,14 +118,14 @@ def newest(
     most: float | None = None,
     tries: int | None = None,
 ) -> CheckpointContents | None:
-    """The newest whole checkpoint in a directory, or `None`. A damaged one is passed over with a warning.
+    """The newest intact checkpoint in a directory, or `None`. Damaged files are skipped with a warning.
 
     Args:
-        directory: of the checkpoints.
-        none_left: what the warning says where all are damaged.
-        set_aside: rename damaged ones, so that they stand in no one's way.
-        most: bytes that a file may have; by default as many as the machine has memory.
-        tries: how many files to read at most, the newest first; all by default.
+        directory: the directory of the checkpoints.
+        none_left: the end of the warning where all files are damaged.
+        set_aside: rename damaged files, so that later calls do not read them again.
+        most: the largest file size in bytes; the machine's memory by default.
+        tries: the largest number of files to read, the newest first; all by default.
     """
     named = _named(directory)[-tries if tries else 0 :]
     for number, path in enumerate(reversed(named), start=1):
@@ -138,9 +138,9 @@ def newest(
             text = f"{damage} {'The one before it is used' if number < len(named) else none_left}"
             if set_aside:
                 aside = path.with_name(path.name + _SET_ASIDE)
-                while os.path.lexists(aside):  # what was set aside before stays
+                while os.path.lexists(aside):  # keeps the files renamed before
                     aside = aside.with_name(aside.name + _SET_ASIDE)
-                with contextlib.suppress(OSError):  # where it has to stay, it is passed over again
+                with contextlib.suppress(OSError):  # a file that cannot be renamed is skipped again next time
                     os.replace(path, aside)
                 text += f"; the file is kept as {aside.name}"
             warn_caller(RuntimeWarning(f"{text}."))
@@ -150,8 +150,8 @@ def newest(
 def remove_run(directory: Path) -> None:
     """Remove the checkpoints in a directory, and the directory if nothing else is in it.
 
-    A file is removed where it has the name of a checkpoint, whole, set aside or half written, and begins as one does.
-    Everything else stays. `OSError` where another process writes to the directory.
+    A file is removed if it is named like a checkpoint (intact, renamed as damaged, or temporary) and starts with the
+    checkpoint header. Other files stay. `OSError` where another process holds the lock of the directory.
     """
     with DirectoryLock(directory) as lock:
         if directory.is_dir() and not lock.acquire():
@@ -160,12 +160,12 @@ def remove_run(directory: Path) -> None:
             name = path.name.partition(_SET_ASIDE)[0]
             if (_NAME.fullmatch(name) or _LEFT_BEHIND.fullmatch(name)) and _is_ours(path):
                 path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it is not empty, or not there
+        with contextlib.suppress(OSError):  # the directory is not empty, or does not exist
             directory.rmdir()
 
 
 def busy(directory: Path) -> str:
-    """What to say of a directory that another process has locked."""
+    """The error message for a directory that another process has locked."""
     return (
         f"`checkpoint` {directory} is in use: another run writes its checkpoints there at this moment. Wait for it to "
         "end, or choose another directory."
@@ -173,7 +173,7 @@ def busy(directory: Path) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file begins as a checkpoint does, as far as it goes; a whole one has a beginning."""
+    """Whether a file starts with the checkpoint header, or a truncated one; only temporary and damaged may be empty."""
     try:
         with open_regular(path) as file:
             head = file.read(len(FORMAT))
@@ -183,12 +183,12 @@ def _is_ours(path: Path) -> bool:
 
 
 def _named(directory: Path) -> list[Path]:
-    """What has the name of a checkpoint, whatever it is, in the order of the steps."""
+    """All paths named like a checkpoint, whatever they hold, in the order of their steps."""
     return sorted((path for path in directory.glob("step-*") if _NAME.fullmatch(path.name)), key=_step_of)
 
 
 def _files(directory: Path) -> list[Path]:
-    """The files among them."""
+    """The paths of `_named` that are files."""
     return [path for path in _named(directory) if path.is_file()]
 
 
@@ -197,12 +197,12 @@ def _path(directory: Path, step: int) -> Path:
 
 
 def difference(before: Any, now: Any) -> tuple[str, Any, Any] | None:
-    """The name of the first place where two JSON values differ, and what stands there in each."""
+    """The path of the first difference between two JSON values, with both values there; `None` where they agree."""
     return next(differences(before, now), None)
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The name of every place where two JSON values differ, and what stands there in each."""
+    """The path of every difference between two JSON values, with both values there."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(key for key in now if key not in before)]:
             inside = key if not name else f"{name}.{key}"

@@ -1,8 +1,7 @@
 """The file format of a checkpoint.
 
-One file: a line that names the format, a header in JSON, the bytes of the arrays, and a checksum over all of it, which
-tells a whole file from a damaged one. Reading executes nothing, takes regular files alone, and bounds every length
-before it allocates. A file is written beside its final name, synced, and renamed.
+One file: a line that names the format, a header in JSON, the bytes of the arrays, and a checksum over all of it.
+Reading executes no code, accepts regular files only, and bounds every length before allocating. Writing is atomic.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ FORMAT = b"steinkern checkpoint 1\n"
 _CHECKSUM = 32  # bytes
 _LONGEST_HEADER = 2**24
 _MOST_ARRAYS = 2**16
-MOST_AXES = 32  # of a NumPy array, in every version
+MOST_AXES = 32  # of a NumPy array, in every version of NumPy
 LONGEST_AXIS = 2**48
 _PIECE = 2**20  # bytes read and hashed at a time
 _KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16", "uint32", "uint64",
@@ -30,22 +29,22 @@ _KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16"
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint file that is truncated, altered, or none at all."""
+    """A checkpoint file is truncated or altered, or the file is not a checkpoint."""
 
 
 class CheckpointContents(NamedTuple):
-    """What a checkpoint holds."""
+    """The contents of one checkpoint file."""
 
     step: int
     settings: dict[str, Any]
-    """What the run is, and what it is made from in words."""
+    """The settings that identify the run, and the description of its inputs."""
     notes: dict[str, Any]
-    """What else is worth knowing, such as versions; it may differ."""
+    """Further information, such as versions, which may differ on resuming."""
     arrays: list[np.ndarray]
 
 
 def write(path: Path, saved: CheckpointContents) -> None:
-    """One checkpoint file, through a temporary one, synced before it takes its name."""
+    """Write a checkpoint file atomically."""
     arrays = [np.ascontiguousarray(array).reshape(np.shape(array)) for array in saved.arrays]
     check_kinds(arrays)
     described = [[array.dtype.name, list(array.shape)] for array in arrays]
@@ -62,11 +61,13 @@ def write(path: Path, saved: CheckpointContents) -> None:
 
 
 def read(path: Path, most: float | None = None) -> CheckpointContents:
-    """What `write` wrote; `DamagedCheckpoint` where a bit of it is another. Takes little more memory than the file.
+    """Read a checkpoint file and verify its checksum; `DamagedCheckpoint` where any bit has changed.
+
+    Takes little more memory than the file has bytes.
 
     Args:
         path: of a regular file.
-        most: bytes that it may have; by default as many as the machine has memory.
+        most: the largest file size in bytes; the machine's memory by default.
     """
     most = machine_memory() if most is None else most
     try:
@@ -87,7 +88,7 @@ def read(path: Path, most: float | None = None) -> CheckpointContents:
 
 
 def _read(file: BinaryIO) -> CheckpointContents:
-    """Any error but an `OSError` says that the file is not as it was written."""
+    """Parse an open checkpoint file; any error but an `OSError` means that the file is damaged."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(len(FORMAT) + 8)
     length = int.from_bytes(start[len(FORMAT) :], "little")
@@ -102,7 +103,7 @@ def _read(file: BinaryIO) -> CheckpointContents:
         raise ValueError("too many arrays")
     kinds = [(jnp.dtype(_known(name)), _shape(shape)) for name, shape in content["arrays"]]
     sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
-    if size != len(start) + length + sum(sizes) + _CHECKSUM:  # before anything of that size is read
+    if size != len(start) + length + sum(sizes) + _CHECKSUM:  # checked before the arrays are read
         raise ValueError("the arrays do not fill the file")
     digest = hashlib.sha256(start + header)
     blocks = [_read_block(file, number, digest) for number in sizes]
@@ -113,7 +114,7 @@ def _read(file: BinaryIO) -> CheckpointContents:
 
 
 def check_kinds(arrays: Iterable[np.ndarray]) -> None:
-    """Raise where an array has a type that could not be read again."""
+    """Raise where an array has a dtype that the file format cannot hold."""
     for array in arrays:
         if array.dtype.name not in _KINDS:
             raise ValueError(
@@ -144,7 +145,7 @@ def _count(value: Any) -> int:
 
 
 def _shape(axes: Any) -> tuple[int, ...]:
-    """Bounded before the product is taken: that of many large numbers takes hours."""
+    """A shape from the header. Its axes are bounded first, because the product of many huge integers takes hours."""
     if not isinstance(axes, list) or len(axes) > MOST_AXES:
         raise ValueError("no shape")
     if any(_count(axis) > LONGEST_AXIS for axis in axes):

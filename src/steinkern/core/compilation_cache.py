@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache, switched on with a directory and limits that suit many small programs."""
+"""Switches on JAX's persistent compilation cache, with a directory and limits that suit many small programs."""
 
 import contextlib
 import hashlib
@@ -19,8 +19,8 @@ from .types import warn_caller
 SWITCH = "STEINKERN_CACHE"
 """The environment variable that switches the cache on (1), off (0), or on in a directory (a path)."""
 _ENTRIES = "*-cache"
-_CHECKED = ".checked"  # its time of change: entries written before it are whole
-_MOST_BYTES = 2**30  # of all entries in a directory; the oldest go first
+_CHECKED = ".checked"  # entries older than this file are known to be whole
+_MOST_BYTES = 2**30  # of all entries in a directory; the oldest are removed first
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _NOISE = "Error (reading|writing) persistent compilation cache entry"
 
@@ -33,14 +33,14 @@ def compilation_cache(directory: str | os.PathLike[str] | None = None) -> Path |
     sk.compilation_cache()          # once, at the top of a script or notebook
     ```
 
-    This sets JAX's own persistent cache for the whole process, for programs of any size: those of `steinkern` and those
-    of other code. Setting the environment variable `STEINKERN_CACHE=1` does the same at import. A directory that was
-    already set by `jax_compilation_cache_dir` stays, unless another one is given here.
+    This configures JAX's persistent cache for the whole process and for programs of any size, those of other code
+    included. Setting the environment variable `STEINKERN_CACHE=1` does the same at import. A directory already set by
+    `jax_compilation_cache_dir` stays, unless another one is given here.
 
-    Compiled programs are native code, so the directory belongs to the user alone (mode 0700); one that other users own
-    or can write to is refused. Below it, programs are kept apart by the versions of JAX and by the features of the
-    processor. Entries that were cut short are removed when the cache is switched on. Where the directory cannot be
-    used, a warning says why, and programs are compiled as without a cache.
+    Compiled programs are native code, so the directory is private to the user (mode 0700); one that other users own
+    or can write to is refused. Below it, each version of JAX and set of processor features has its own directory.
+    Truncated entries are removed when the cache is switched on. Where the directory cannot be used, a warning says why,
+    and programs are compiled without a cache.
 
     Args:
         directory: by default `steinkern` in the user's cache directory (`$XDG_CACHE_HOME`, or `~/.cache`).
@@ -56,7 +56,7 @@ def compilation_cache(directory: str | os.PathLike[str] | None = None) -> Path |
 
 
 def switch_on_by_environment(default: bool = False) -> None:
-    """Follow `STEINKERN_CACHE`; where it is not set, switch the cache on if `default`."""
+    """Configure the cache by the variable `STEINKERN_CACHE`; where it is not set, switch the cache on if `default`."""
     value = os.environ.get(SWITCH, "").strip()
     if value.lower() in ("0", "no", "off", "false"):
         return
@@ -65,11 +65,11 @@ def switch_on_by_environment(default: bool = False) -> None:
     elif value:
         compilation_cache(value)
     elif default:
-        _switch_on(None)  # nobody asked for it, so nobody is told where it cannot be had
+        _switch_on(None)  # the user did not ask for the cache, so a failure gives no warning
 
 
 def _switch_on(directory: str | os.PathLike[str] | None) -> tuple[Path, str]:
-    """The directory, and why it cannot be used, if it cannot."""
+    """The directory, and the reason why it cannot be used (empty where it can)."""
     given = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 (its type does not list it)
     if directory is None and given:
         place = Path(given)
@@ -89,8 +89,8 @@ def _switch_on(directory: str | os.PathLike[str] | None) -> tuple[Path, str]:
     if any(getattr(jax.config, name) != value for name, value in wanted.items()):
         for name, value in wanted.items():
             jax.config.update(name, value)
-        jax_cache.reset_cache()  # JAX looks at its settings once, at the first compilation
-        warnings.filterwarnings("ignore", message=_NOISE)  # the program is compiled instead
+        jax_cache.reset_cache()  # JAX reads its settings once, at the first compilation
+        warnings.filterwarnings("ignore", message=_NOISE)  # without an entry JAX compiles the program
     return place, ""
 
 
@@ -100,7 +100,7 @@ def _default_root() -> Path:
 
 
 def _machine_key() -> str:
-    """Versions of JAX and features of the processor: code compiled for others may not run."""
+    """A directory name from JAX's versions and the processor's features: compiled code may not run on others."""
     features = platform.processor()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
@@ -110,7 +110,7 @@ def _machine_key() -> str:
 
 
 def _prepare(directory: Path) -> str:
-    """Make a directory for this user alone; why it cannot be used, or nothing."""
+    """Create a directory private to this user; returns the reason why it cannot be used, or an empty string."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.stat()
@@ -127,7 +127,7 @@ def _prepare(directory: Path) -> str:
 
 
 def _remove_broken(directory: Path) -> None:
-    """Remove entries that a process was killed over: those written since the last look that do not decompress."""
+    """Remove truncated entries, left by killed processes: those newer than the last check that do not decompress."""
     stamp = directory / _CHECKED
     with contextlib.suppress(OSError):
         last = stamp.stat().st_mtime if stamp.exists() else 0.0
@@ -140,7 +140,7 @@ def _remove_broken(directory: Path) -> None:
 
 def _is_whole(entry: Path) -> bool:
     content = entry.read_bytes()
-    if content.startswith(_ZSTD):  # written where the package zstandard is installed, which checks its own frames
+    if content.startswith(_ZSTD):  # written by the package zstandard, which checks its frames on reading
         return True
     try:
         zlib.decompress(content)
@@ -150,7 +150,7 @@ def _is_whole(entry: Path) -> bool:
 
 
 def _remove_oldest(directory: Path) -> None:
-    """Keep the newest entries, up to the limit."""
+    """Remove the oldest entries until the rest takes at most `_MOST_BYTES`."""
     with contextlib.suppress(OSError):
         entries = [(entry, entry.stat()) for entry in directory.glob(_ENTRIES)]
         total = 0

@@ -1,7 +1,7 @@
-"""What a run was made from, in JSON: for pages, and to name what differs between two runs.
+"""JSON descriptions of a run's inputs, for reports and for naming what differs between two runs.
 
-A description is for people. It tells functions by their names and by what they close over, not by what they do: that
-is `identity`.
+A description is for people: a function appears by its name and the variables that it closes over. `identity` compares
+what functions compute.
 """
 
 import functools
@@ -22,12 +22,13 @@ from .multihost import on_host
 def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
     """`value` as JSON, equal for equal values in another process.
 
-    Modules, dataclasses and containers are taken apart. A function is its name and what it closes over (an optax
-    optimiser keeps its learning rate there). An object of another class is its class and its plain attributes.
+    Modules, dataclasses and containers are described field by field. A function becomes its name and the variables
+    that it closes over (an optax optimiser keeps its learning rate there). An object of another class becomes its
+    class and its plain attributes.
 
     Args:
         value: what to describe.
-        inside: the identities of what it lies in, so that a function that closes over itself comes to an end.
+        inside: the `id` of every enclosing object, which ends the recursion for a function that closes over itself.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -54,11 +55,11 @@ def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
         return {str(key): inner(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [inner(entry) for entry in value]
-    if isinstance(value, set | frozenset):  # in an order of its own in every process
+    if isinstance(value, set | frozenset):  # the order of a set differs between processes
         return sorted((inner(entry) for entry in value), key=repr)
     if isinstance(value, types.MethodType):
         return {"function": inner(value.__func__), "of": inner(value.__self__)}
-    if hasattr(value, "__wrapped__"):  # jitted, with a derivative of its own, or inside a decorator
+    if hasattr(value, "__wrapped__"):  # jitted, with a custom derivative, or inside a decorator
         return inner(value.__wrapped__)
     if isinstance(value, types.FunctionType):
         return _function(value, inside)
@@ -68,7 +69,7 @@ def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
 
 
 def fingerprint(value: Any) -> str:
-    """A digest of the shapes, types and bytes of all arrays in a pytree."""
+    """A SHA-256 digest, 16 hex digits, of the shapes, dtypes and bytes of all arrays in a pytree."""
     digest = hashlib.sha256()
     for leaf in jax.tree_util.tree_leaves(value):
         array = as_numpy(leaf)
@@ -78,7 +79,7 @@ def fingerprint(value: Any) -> str:
 
 
 def as_numpy(leaf: Any) -> np.ndarray:
-    """An array's numbers; of a PRNG key, those behind it."""
+    """An array as NumPy; for a PRNG key, its key data."""
     if is_key(leaf):
         return np.asarray(jr.key_data(leaf))
     return on_host(leaf)
@@ -91,7 +92,7 @@ def is_key(leaf: Any) -> bool:
 
 def _array(value: Any, inside: frozenset[int]) -> Any:
     array = as_numpy(value)
-    if array.dtype.hasobject:  # its bytes are addresses
+    if array.dtype.hasobject:  # the bytes of such an array are addresses
         return described(array.tolist(), inside)
     if array.ndim == 0:
         return described(float(array) if array.dtype.kind == "V" and not array.dtype.fields else array.item())
@@ -104,7 +105,7 @@ def _function(function: types.FunctionType, inside: frozenset[int]) -> Any:
 
 
 def _object(value: Any, inside: frozenset[int]) -> Any:
-    """An object of a class that says nothing of its make-up: what lies further inside may be large, or a circle."""
+    """An object of an unknown class: only its plain attributes, since others may be large or refer back to it."""
     plain = bool | int | float | complex | str | bytes | np.generic
     own = {
         name: described(entry, inside)
@@ -117,12 +118,12 @@ def _object(value: Any, inside: frozenset[int]) -> Any:
 def _cell(cell: Any, inside: frozenset[int]) -> Any:
     try:
         return described(cell.cell_contents, inside)
-    except ValueError:  # not yet filled
+    except ValueError:  # the cell is empty
         return "empty"
 
 
 def _name(thing: Any) -> str:
-    """Module and name; for what `steinkern` exports, the public name, which stays where modules move."""
+    """Module and name. Public names of `steinkern` are independent of the module that defines them."""
     module = getattr(thing, "__module__", None) or "builtins"
     package = module.partition(".")[0]
     public = package == "steinkern" and getattr(sys.modules[package], thing.__qualname__, None) is thing

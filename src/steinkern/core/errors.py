@@ -1,4 +1,4 @@
-"""What a function of the user's raises, with the shapes that it was given."""
+"""Error messages for functions that the user supplies: what was expected, and the shapes of the arguments."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,25 +11,25 @@ from .types import PyTree
 
 @contextmanager
 def explained(expected: str, way_out: str) -> Iterator[None]:
-    """Raise `ValueError` in place of what comes of arguments in the wrong shapes; `from` keeps the original.
+    """Replace the error that wrong shapes raise in a user's function by a `ValueError` raised from it.
 
     Args:
         expected: what the function must take, without a full stop.
-        way_out: what to do.
+        way_out: advice, a whole sentence.
     """
     try:
         yield
-    except (JAXTypeError, JAXIndexError):  # a value asked of what is traced: JAX says it best
+    except (JAXTypeError, JAXIndexError):  # a concrete value is needed of a traced array: JAX's message is the best
         raise
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-        if str(error).startswith("`"):  # one of ours, which says what to do
+        if str(error).startswith("`"):  # an error of this library, which carries its advice
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(f"{expected}; it raised {type(error).__name__}: {reason}. {way_out}") from error
 
 
 def shapes(tree: PyTree, batch_axes: int = 1) -> str:
-    """The shapes of a pytree's arrays in words, by name where they have one, without so many of their first axes."""
+    """A text with the shapes of a pytree's arrays, named by their paths, without the first `batch_axes` axes."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     named = [(jax.tree_util.keystr(path, simple=True, separator="."), leaf.shape[batch_axes:]) for path, leaf in leaves]
     return "shape " + ", ".join(f"{name}: {shape}" if name else str(shape) for name, shape in named)

@@ -1,9 +1,8 @@
-"""Reading and writing of files in directories that others may write to, and the versions that results record.
+"""Bounded reads, atomic writes and directory locks, safe in directories that other users may write to.
 
-Reading: regular files only, so that no pipe or device blocks the reader, and of a bounded size. Writing: through a
-temporary file of an unpredictable name that must not exist, synced and renamed, so that no link is followed and a file
-is whole or not there. A directory is locked by the operating system, which releases the lock when a process ends, in
-whatever way.
+Reads accept regular files of a bounded size only, so that no pipe or device blocks the reader. Writes go to a new
+temporary file with an unpredictable name, which is synced and renamed: no link is followed, and no partial file is
+left under the final name. Locks belong to the operating system, which releases them however the process ends.
 """
 
 import contextlib
@@ -23,21 +22,21 @@ from typing import Any, BinaryIO
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: directories are not locked there
+except ImportError:  # not a POSIX system: directories are not locked
     fcntl = None  # type: ignore[assignment]
 
 PARTIAL = ".partial"
-"""How the names of temporary files end."""
+"""The suffix of temporary files."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe does not wait for a writer
-_LARGEST_TEXT = 2**26  # bytes of a settings file or journal
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # opening a pipe does not block
+_LARGEST_TEXT = 2**26  # the most bytes of a settings file or journal
 
 
 # Reading.
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; `OSError` where it is a directory, a pipe, a socket or a device."""
+    """Open a regular file for reading; `OSError` for a directory, a pipe, a socket or a device."""
     handle = os.open(path, _READ)
     try:
         mode = os.fstat(handle).st_mode
@@ -52,7 +51,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, most: int = _LARGEST_TEXT) -> bytes:
-    """The content of a regular file of at most so many bytes; `ValueError` where it is longer."""
+    """The content of a regular file of at most `most` bytes; `ValueError` where it is longer."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -61,7 +60,7 @@ def read_bytes(path: Path, most: int = _LARGEST_TEXT) -> bytes:
 
 
 def read_json(path: Path, most: int = _LARGEST_TEXT) -> Any:
-    """The JSON of a regular file of at most so many bytes; `ValueError` for any other content."""
+    """The parsed JSON of a regular file of at most `most` bytes; `ValueError` for any other content."""
     try:
         return json.loads(read_bytes(path, most))
     except RecursionError as error:
@@ -69,7 +68,7 @@ def read_json(path: Path, most: int = _LARGEST_TEXT) -> Any:
 
 
 def machine_memory() -> float:
-    """Bytes of memory that this machine has; infinite where it does not say."""
+    """The physical memory of this machine in bytes; infinite where the system does not report it."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
@@ -80,7 +79,7 @@ def machine_memory() -> float:
 
 
 def create_beside(path: Path) -> tuple[BinaryIO, Path]:
-    """A new file in the directory of `path`, open for writing, and its name, which nobody can have foreseen."""
+    """Create a file with an unpredictable name in the directory of `path`; the open file and its path."""
     while True:
         place = path.with_name(f"{path.stem}.{secrets.token_hex(8)}{PARTIAL}")
         with contextlib.suppress(FileExistsError):
@@ -88,14 +87,14 @@ def create_beside(path: Path) -> tuple[BinaryIO, Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, replaced as a whole."""
+    """Write a text file atomically."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write in place of `path`: a temporary one beside it, synced, and renamed only when all is written."""
+    """Replace `path` atomically: yields a temporary file beside it, synced and renamed if the block succeeds."""
     file, place = create_beside(path)
     try:
         with file:
@@ -120,7 +119,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def check_writable(directory: Path) -> None:
-    """Make the directory and see that a file can be made in it; nothing that is there is touched."""
+    """Create the directory and check that a file can be created in it; existing files are not touched."""
     directory.mkdir(parents=True, exist_ok=True)
     file, place = create_beside(directory / "probe")
     file.close()
@@ -128,7 +127,7 @@ def check_writable(directory: Path) -> None:
 
 
 def prepare_directory(directory: Path, what: str = "`--out`", advice: str = "Choose another directory.") -> None:
-    """Make the directory and see that it can be written to, before any long work."""
+    """Create the directory and check that it is writable, before any long computation."""
     try:
         check_writable(directory)
     except OSError as error:
@@ -139,11 +138,11 @@ def prepare_directory(directory: Path, what: str = "`--out`", advice: str = "Cho
 
 
 class DirectoryLock:
-    """A directory that one run at a time writes to.
+    """An exclusive lock on a directory, so that one run at a time writes to it.
 
-    The lock is the operating system's (`flock`, on the directory itself or, where a file system locks files alone, on
-    a file `.lock` in it). It ends with the process, however that ends: nothing is left behind that would keep the next
-    run out. On systems without `flock`, and on file systems without locks, `acquire` always succeeds.
+    The lock is the operating system's `flock`: on the directory itself or, on file systems that lock files only, on
+    the file `.lock` in it. It is released however the process ends, so a killed run does not block the next one. On
+    systems without `flock`, and on file systems without locks, `acquire` always succeeds.
     """
 
     def __init__(self, directory: Path):
@@ -151,7 +150,7 @@ class DirectoryLock:
         self._handle: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock; `False` where somebody else has it."""
+        """Take the lock; `False` where another holder has it."""
         if fcntl is None or self._handle is not None:
             return True
         for path, flags in (
@@ -174,7 +173,7 @@ class DirectoryLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back; nothing where it is not held."""
+        """Release the lock if it is held."""
         handle, self._handle = self._handle, None
         _held.discard(self)
         if handle is not None:
@@ -195,7 +194,7 @@ _held: "weakref.WeakSet[DirectoryLock]" = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """A forked process holds no lock of its parent's: it may outlive it."""
+    """Release the parent's locks in a forked process, which may outlive its parent."""
     for lock in list(_held):
         lock.release()
 
@@ -205,12 +204,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def environment() -> dict[str, str]:
-    """Versions and date, for the settings of a result."""
+    """The date and the versions in use, for the settings of a result."""
     return {"date": datetime.now(UTC).date().isoformat(), **versions()}
 
 
 def versions() -> dict[str, str]:
-    """Those of Python, of this package and of the libraries that compute its numbers."""
+    """The versions of Python, of this package and of the numerical libraries."""
     found = {"python": platform.python_version()}
     for package in ("steinkern", "jax", "jaxlib", "numpy", "optax", "equinox"):
         try:

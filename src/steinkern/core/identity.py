@@ -1,13 +1,13 @@
-"""Digests of traced programs: two programs have one digest where they compute the same numbers in the same way.
+"""Digests of traced programs: two programs have the same digest where they compute the same numbers in the same way.
 
-A value in a jaxpr is known by how it is computed: primitive, parameters and operands, down to the inputs and to the
-bytes of the constants. So the digest of a program depends neither on names, source lines and addresses, nor on the
-order of independent equations, nor on equations whose results nobody uses (those of `jax.debug.print` among them).
-Calls (`jit`, `checkpoint`, functions with derivative rules of their own) are replaced by what they call: by then
-differentiation has applied the rules. Loops, branches and kernels hold programs, which are digested in the same way.
+Every value in a jaxpr is hashed by its computation: primitive, parameters and operands, down to the inputs and the
+bytes of the constants. The digest does not depend on names, source lines and addresses, on the order of independent
+equations, or on equations whose results are not used (such as those of `jax.debug.print`). Calls (`jit`, `checkpoint`,
+functions with custom derivative rules) are inlined: differentiation has already applied the rules. The programs inside
+loops, branches and kernels are digested in the same way.
 
-Nothing is compiled, and no text that JAX prints is read. Digests agree between processes; between versions of JAX they
-need not, since a newer version may trace the same function to other equations.
+Nothing is compiled, and JAX's printed form is not used. Digests agree between processes, but may differ between
+versions of JAX, which may trace the same function to other equations.
 """
 
 import dataclasses
@@ -32,22 +32,22 @@ _CALLS = {
     "custom_vjp_call_jaxpr", "eval_jaxpr",
 }  # fmt: skip
 _PRINTS = {"debug_callback", "debug_print"}
-_SOURCE = {"debug_info", "name_and_src_info", "origin", "source_info", "src_info"}  # where a program comes from
-_BESIDE_PROGRAMS = _SOURCE | {"name", "metadata", "cost_estimate", "debug", "computation"}  # besides what it computes
-_NOT_COMPUTED = {"weak_type", "effects", "ctx_mesh", "policy"}  # types are explicit by now, and policies save memory
+_SOURCE = {"debug_info", "name_and_src_info", "origin", "source_info", "src_info"}  # positions in the source code
+_BESIDE_PROGRAMS = _SOURCE | {"name", "metadata", "cost_estimate", "debug", "computation"}  # no effect on the numbers
+_NOT_COMPUTED = {"weak_type", "effects", "ctx_mesh", "policy"}  # jaxprs have explicit types; policies only save memory
 
 
 class ProgramHasher:
-    """Digests of programs that share constants: each constant, and each program inside others, is read once.
+    """Digests of programs that share constants: each constant and each inner program is hashed once.
 
     Attributes:
-        unknown: what the programs seen so far call that no equation shows, such as "a host callback"; where it is
-            empty, the digests tell all.
+        unknown: calls in the programs so far that the equations do not show, such as "a host callback". Where it is
+            empty, the digests cover everything that the programs compute.
     """
 
     def __init__(self) -> None:
         self.unknown: set[str] = set()
-        # By address; each entry keeps its object alive, so that the address stays its own.
+        # Keyed by address; each entry keeps its object alive, so that the address is not reused.
         self._arrays: dict[tuple[int, bytes], tuple[Any, bytes]] = {}
         self._programs: dict[int, tuple[Any, bytes]] = {}
         self._inside: set[int] = set()
@@ -56,9 +56,9 @@ class ProgramHasher:
         """The digest of `function(*constants, *inputs)`, which is traced and not run.
 
         Args:
-            function: of pytrees, to a pytree of arrays.
-            constants: arguments whose arrays belong to the program, by their values.
-            inputs: arguments whose arrays are known by place, shape and type only; `jax.ShapeDtypeStruct` will do.
+            function: a function of pytrees that returns a pytree of arrays.
+            constants: arguments whose arrays enter the digest by their values.
+            inputs: arguments whose arrays enter by position, shape and dtype only, such as `jax.ShapeDtypeStruct`.
         """
         arrays, rest = eqx.partition((constants, inputs), _is_array)
         leaves, structure = jax.tree_util.tree_flatten(arrays)
@@ -79,7 +79,7 @@ class ProgramHasher:
     def _evaluate(
         self, jaxpr: Any, constants: Iterable[Any], operands: Iterable[bytes], effects: bytes
     ) -> tuple[list[bytes], bytes]:
-        """The digests of a program's outputs, and of the effects so far: reads and writes, which have an order."""
+        """The digests of a program's outputs, and of the ordered effects (reads and writes) so far."""
         known: dict[Any, bytes] = dict(zip(jaxpr.invars, operands, strict=True))
         for variable, constant in zip(jaxpr.constvars, constants, strict=True):
             known[variable] = constant if isinstance(constant, bytes) else self._array(constant, variable.aval)
@@ -126,7 +126,7 @@ class ProgramHasher:
         return self._programs[id(jaxpr)][1]
 
     def _array(self, value: Any, kind: Any) -> bytes:
-        """The digest of a constant; a number is read as the type that it has in the program."""
+        """The digest of a constant, cast to the dtype that it has in the program."""
         key = id(value), _kind(kind)
         if key not in self._arrays:
             array = as_numpy(value)
@@ -165,7 +165,7 @@ class ProgramHasher:
         return self._object(value)
 
     def _object(self, value: Any) -> bytes:
-        """The digest of a parameter that is an object: of its class and of what it is made from."""
+        """The digest of a parameter that is an object: its class and its attributes."""
         if isinstance(value, Mesh | AbstractMesh):
             return _hash("mesh", self._value(value.axis_names), self._value(tuple(value.shape.values())))
         if isinstance(value, NamedSharding):
@@ -191,7 +191,7 @@ class ProgramHasher:
 
 
 def _called(equation: Any) -> Any:
-    """The program that an equation only calls, closed; `None` where it does more."""
+    """The closed program of an equation that only calls it; `None` for other equations."""
     if equation.primitive.name not in _CALLS:
         return None
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
@@ -203,7 +203,7 @@ def _called(equation: Any) -> Any:
 
 
 def _is_of_jax(value: Any) -> bool:
-    """Whether a function, or the class of an object, is JAX's own: then its version tells what it does."""
+    """Whether JAX defines this function or the class of this object, so that JAX's version fixes its behaviour."""
     kind = value if isinstance(value, types.FunctionType) else type(value)
     return (kind.__module__ or "").partition(".")[0] in ("jax", "jaxlib")
 
@@ -221,7 +221,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object is made from, its caches left out; what a function closes over."""
+    """The attributes of an object without its caches; the variables that a function closes over."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield name, cell.cell_contents
@@ -242,7 +242,7 @@ def _input(place: int, kind: Any) -> bytes:
 
 
 def _kind(aval: Any) -> bytes:
-    """The digest of a type: its class, shape and dtype; of a reference, those of what it refers to."""
+    """The digest of an abstract value: shape and dtype; for a reference also its class and its inner value."""
     inner = getattr(aval, "inner_aval", None)
     space = getattr(aval, "memory_space", None)
     parts = [type(aval).__name__ if inner is not None else "", str(getattr(aval, "shape", ""))]
@@ -251,7 +251,7 @@ def _kind(aval: Any) -> bytes:
 
 
 def _hash(tag: str, *parts: str | bytes) -> bytes:
-    """A digest of parts that cannot run into one another."""
+    """A digest of parts, each preceded by its length so that their boundaries count."""
     digest = hashlib.blake2b(tag.encode(), digest_size=16)
     for part in parts:
         content = part.encode() if isinstance(part, str) else part

@@ -1,4 +1,4 @@
-"""Ctrl-C as a request to end well, while a loop is under way."""
+"""Ctrl-C as a request to end a loop cleanly."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Interrupt:
-    """Whether the user has asked for the end."""
+    """A flag, `requested`, that Ctrl-C sets."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -18,12 +18,12 @@ class Interrupt:
 
 @contextmanager
 def interruptible(notice: str = "") -> Iterator[Interrupt]:
-    """Within it the first Ctrl-C sets `requested`; a second one raises `KeyboardInterrupt`, as it does everywhere.
+    """A context in which the first Ctrl-C sets `requested` and the second raises `KeyboardInterrupt`.
 
-    The notice, if there is one, goes to the terminal at the first: for loops that take a while to end.
+    The first Ctrl-C also prints `notice` to the terminal, for loops that take a while to end.
 
-    Python lets only the main thread handle signals, and a handler that somebody else has set stays: then Ctrl-C does
-    what it did before.
+    Outside the main thread, where Python handles no signals, and where another handler is installed, Ctrl-C keeps its
+    behaviour.
     """
     interrupt = Interrupt()
     ours = threading.current_thread() is threading.main_thread()
@@ -36,7 +36,7 @@ def interruptible(notice: str = "") -> Iterator[Interrupt]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if notice and sys.stderr is not None and sys.stderr.isatty():
             with suppress(OSError):
-                os.write(2, f"\n{notice}\n".encode())  # a print may be under way where the signal came
+                os.write(2, f"\n{notice}\n".encode())  # `print` is not safe here: the signal may interrupt a print
 
     signal.signal(signal.SIGINT, handle)
     try:

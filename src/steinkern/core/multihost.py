@@ -1,7 +1,7 @@
-"""Arrays and answers that several processes share.
+"""Arrays and decisions that several processes share.
 
-An array that lies on the devices of several processes can be read by none of them alone, and what one process decides
-the others must decide too: every one of them has to take part in the same computations in the same order.
+No single process can read an array that lies on the devices of several. All processes must take part in the same
+computations in the same order, so every decision has to be the same on all of them.
 """
 
 from typing import Any
@@ -13,14 +13,14 @@ from jax.experimental import multihost_utils
 
 
 def on_host(array: Any) -> np.ndarray:
-    """An array's numbers as NumPy has them, gathered where other processes hold some: then all must ask for them."""
+    """An array as NumPy. Shares of other processes are gathered; every process must then make this call."""
     if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
     return np.asarray(array)
 
 
 def placed_like(array: np.ndarray, reference: Any) -> jax.Array:
-    """An array that every process has, on the devices where `reference` is and in the same shares."""
+    """Put an array, which every process has, on the devices of `reference` with the same sharding."""
     sharding = getattr(reference, "sharding", None)
     if sharding is None or len(sharding.device_set) == 1:
         return jnp.asarray(array)
@@ -28,7 +28,7 @@ def placed_like(array: np.ndarray, reference: Any) -> jax.Array:
 
 
 def placed(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """An array that every process has, in shares: each process puts those of its own devices there."""
+    """Put an array, which every process has, on devices: each process writes the shares of its own devices."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     numbers = on_host(array)
@@ -36,12 +36,12 @@ def placed(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
 
 
 def is_writer(several: bool) -> bool:
-    """Whether this process writes files and shows a progress bar: of `several` that share a run, process 0 does."""
+    """Whether this process writes files and shows a progress bar: process 0 where `several` processes share a run."""
     return not several or jax.process_index() == 0
 
 
 def any_process(several: bool, *answers: bool) -> list[bool]:
-    """For each answer whether some process gave it; without `several` processes, the answers themselves."""
+    """The logical or of each answer over all processes; the answers themselves unless `several` processes run."""
     return [bool(column.any()) for column in _all_of(answers).T] if several else list(answers)
 
 
@@ -52,5 +52,5 @@ def same_everywhere(several: bool, text: str) -> bool:
 
 
 def _all_of(values: Any) -> np.ndarray:
-    """(processes, …) what each of them has."""
+    """The values of every process, (processes, …)."""
     return np.asarray(multihost_utils.process_allgather(np.asarray(values)))

@@ -1,4 +1,4 @@
-"""Sentences about a run, with a code for programs and phrases that the library and its command word differently."""
+"""Messages about a run: a text, a code for programs, and advice that the command line words differently."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Phrase(enum.Enum):
-    """What a notice tells the caller to do. The value is in the words of the Python functions."""
+    """A piece of advice in a notice. The value is its wording for callers of the Python functions."""
 
     LOWER_RATE = "lower the learning rate"
     LOWER_OR_ADAPT_RATE = "lower the learning rate, or use an adaptive step rule"
@@ -43,7 +43,7 @@ Words = Mapping[Phrase, str]
 
 
 class Notice(str):
-    """A sentence for people, with a code for programs.
+    """A message for people, with a code for programs.
 
     ```python
     for notice in result.warnings:
@@ -53,7 +53,7 @@ class Notice(str):
     """
 
     code: str
-    """What was found, in one or two words with hyphens; see the list in `docs/reliability.md`."""
+    """The finding in one or two hyphenated words; `docs/reliability.md` lists the codes."""
     fragments: tuple[Fragment, ...]
 
     def __new__(cls, code: str, *fragments: Fragment) -> "Notice":
@@ -63,7 +63,7 @@ class Notice(str):
         return notice
 
     def reworded(self, words: Words) -> "Notice":
-        """The same notice with other words for its phrases."""
+        """A copy whose phrases are worded as in `words`."""
         return Notice(self.code, *(_in_words(fragment, words) for fragment in self.fragments))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ class Notice(str):
 
 
 class RefusalError(ValueError):
-    """What was asked for cannot be done. `notice` is the message as data."""
+    """The request cannot be carried out. `notice` is the message with its code."""
 
     def __init__(self, notice: Notice):
         super().__init__(str(notice))
@@ -79,7 +79,7 @@ class RefusalError(ValueError):
 
 
 def ways_out(ways: Iterable[Fragment]) -> list[Fragment]:
-    """The fragments of "Ways out: a, b or c."; each way once."""
+    """The fragments of the sentence "Ways out: a, b or c.", without repetitions."""
     listed = list(dict.fromkeys(ways))
     fragments: list[Fragment] = ["Ways out: "]
     for place, way in enumerate(listed):

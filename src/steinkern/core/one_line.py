@@ -1,4 +1,4 @@
-"""Readable reprs: a sampler, kernel or target on one line, with what differs from its defaults."""
+"""One-line reprs of samplers, kernels and targets that show the fields that differ from their defaults."""
 
 import dataclasses
 import functools
@@ -17,14 +17,14 @@ class OneLine(eqx.Module):
 
 
 def one_line(value: Any) -> str:
-    """A value as it would be written in a call; arrays by their shape, functions by their name."""
+    """A value as written in a call; arrays appear by their shape, functions by their name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [(field, getattr(value, field.name, None)) for field in dataclasses.fields(value) if field.init]
         shown = [f"{field.name}={one_line(held)}" for field, held in fields if not _is_default(field, held)]
         return f"{type(value).__name__}({', '.join(shown)})"
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return f"{np.asarray(value).item():.4g}" if _is_number(value) else f"{value.dtype.name}{list(value.shape)}"
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # optax's transformations hold functions alone
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # optax's transformations hold functions only
         return "<optax>" if type(value).__module__.startswith("optax") else f"<{type(value).__name__}>"
     if isinstance(value, functools.partial):
         return one_line(value.func)

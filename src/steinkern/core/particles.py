@@ -1,4 +1,4 @@
-"""Particles at the edge and inside: a pytree with a leading particle axis outside, one (n, d) array inside."""
+"""Particles: pytrees with a leading particle axis at the public functions, one (n, d) array inside."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -12,11 +12,11 @@ from jaxtyping import Array, Float
 
 from .types import Points, PyTree, Vector, is_concrete
 
-_SPACINGS = 100  # of numbers within a standard deviation, below which rounding is seen in it
+_SPACINGS = 100  # with fewer float spacings in a standard deviation, rounding shows in the particles
 
 
 class Scored(eqx.Module):
-    """Weighted points with their scores ∇log p: all that a kernel needs to know of the target."""
+    """Weighted points with their scores ∇log p, the only way in which the target enters a kernel."""
 
     points: Float[Array, "n d"]
     scores: Float[Array, "n d"]
@@ -30,10 +30,10 @@ class Scored(eqx.Module):
 
 
 class Layout(eqx.Module):
-    """How one particle's pytree lies in a vector of length d: leaf after leaf, each in row-major order.
+    """The map between one particle's pytree and a vector of length d: leaf after leaf, each in row-major order.
 
-    `names` spells every leaf's path ("weights", "layers.0.bias"; "" for a bare array) and `slices` says where it lies,
-    so that blocks of coordinates can be named.
+    `names` holds every leaf's path ("weights", "layers.0.bias"; "" for a bare array) and `slices` its position, so that
+    blocks of coordinates can be named.
     """
 
     structure: Any = eqx.field(static=True)
@@ -72,7 +72,7 @@ class Layout(eqx.Module):
 
     @property
     def slices(self) -> dict[str, slice]:
-        """Where each named leaf lies in the vector."""
+        """The slice of the vector that each named leaf takes."""
         ends = tuple(accumulate(self.sizes))
         return {name: slice(end - size, end) for name, end, size in zip(self.names, ends, self.sizes, strict=True)}
 
@@ -97,13 +97,13 @@ class Layout(eqx.Module):
 
 
 def coordinate_names(name: str, shape: Sequence[int]) -> Iterator[str]:
-    """The names of all coordinates of one array, one after the other: "weights[2,0]"; a scalar's is its own."""
+    """The names of all coordinates of one array, such as "weights[2,0]"; a scalar keeps the name of the array."""
     own = name or "x"
     return (f"{own}[{','.join(map(str, index))}]" if shape else own for index in np.ndindex(*shape))
 
 
 def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, PyTree]:
-    """Which leaves of a parameter pytree are particles, and which are shared by all particles.
+    """Split a parameter pytree into the leaves that are particles and those that all particles share.
 
     >>> particles, shared = split({"network": weights, "output": ten_outputs}, "output")
 
@@ -129,7 +129,7 @@ def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, P
 
 
 def merge(particle: PyTree, shared: PyTree) -> PyTree:
-    """The parameters that `split` took apart, from one particle's leaves and the shared ones."""
+    """Undo `split`: the whole parameters from one particle's leaves and the shared ones."""
     return particle if shared is None else eqx.combine(particle, shared)
 
 
@@ -138,7 +138,7 @@ def _is_in(name: str, subtree: str) -> bool:
 
 
 def check_particles(particles: PyTree, argument: str = "particles") -> int:
-    """The number of particles n, or a `ValueError` that says what is wrong with them; `argument` names them."""
+    """Check the particles and return their number n; the `ValueError` calls them `argument`."""
     paths, _ = jax.tree_util.tree_flatten_with_path(particles)
     if not paths:
         raise ValueError(f"`{argument}` must hold at least one array, got an empty pytree.")
@@ -168,7 +168,7 @@ def check_particles(particles: PyTree, argument: str = "particles") -> int:
 
 
 def too_coarse(values: np.ndarray, dtype: Any) -> np.ndarray:
-    """Which coordinates of (n, d) values have a standard deviation of less than 100 spacings of numbers in `dtype`."""
+    """A mask of the coordinates of (n, d) values whose standard deviation is below 100 float spacings in `dtype`."""
     sds = np.std(np.asarray(values, np.float64), axis=0)
     spacings = np.asarray(np.spacing(np.max(np.abs(values), axis=0).astype(dtype)), np.float64)
     return (sds < _SPACINGS * spacings) & (sds > 0)

@@ -1,4 +1,4 @@
-"""Compiled functions whose programs can be let go."""
+"""Compiled functions with a bounded cache of programs."""
 
 import functools
 import threading
@@ -14,19 +14,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KEPT = 16
-"""Programs kept of each compiled function, one for every set of static arguments (target, sampler, switches)."""
+"""The number of programs kept for each compiled function, one for every set of static arguments."""
 
 _stores: "weakref.WeakSet[_Store]" = weakref.WeakSet()
 
 
 class _Static(eqx.Module):
-    """Outputs that are no arrays, which pass through a compiled function as part of its structure."""
+    """Outputs other than arrays, which leave a compiled function as static structure."""
 
     value: Any = eqx.field(static=True)
 
 
 class _Store:
-    """The programs of one function by their static arguments, the least recently used ones let go."""
+    """A least-recently-used cache of one function's programs, keyed by their static arguments."""
 
     def __init__(self, function: Callable[..., Any]):
         self.function = function
@@ -57,7 +57,7 @@ class Compiled(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's value; what it returns that is no array passes through."""
+        """The function's value; outputs other than arrays are returned as they are."""
         program, dynamic = self._prepare(args, kwargs)
         arrays, rest = program(dynamic)
         return eqx.combine(arrays, rest.value)
@@ -75,7 +75,7 @@ class Compiled(Generic[P, R]):
 
 
 def compiled(function: Callable[P, R]) -> Compiled[P, R]:
-    """Compile a function as `eqx.filter_jit` does (arrays are traced, all else is static) and bound what it keeps.
+    """Compile a function as `eqx.filter_jit` does (arrays are traced, all else is static), with a bounded cache.
 
     `jax.jit` holds its static arguments, and with them its programs, until the process ends: a log density written
     anew for each fit, such as a lambda in a loop, then costs megabytes a fit. Here each set of static arguments has a

@@ -1,4 +1,4 @@
-"""Progress bars: by default where a person looks, on a terminal or in a notebook."""
+"""Progress bars, shown by default on a terminal and in a notebook."""
 
 import importlib.util
 import sys
@@ -11,16 +11,16 @@ from typing import Any
 from tqdm.std import tqdm
 
 _THREAD = "steinkern-compiling"
-_AFTER = 0.5  # seconds of waiting from which on a bar says what it waits for
+_AFTER = 0.5  # seconds between updates of the text; a shorter compilation shows none
 
 
 def progress_bar(total: int, initial: int = 0, wanted: bool | None = None) -> Any:
-    """A bar of `total` steps.
+    """A tqdm bar of `total` steps.
 
     Args:
-        total: steps.
-        initial: those taken before.
-        wanted: whether it is shown; `None` for a terminal or a notebook.
+        total: the number of steps.
+        initial: the number of steps already taken.
+        wanted: whether to show the bar; `None` shows it on a terminal and in a notebook.
     """
     notebook = in_notebook()
     hidden = (None if not notebook else False) if wanted is None else not wanted
@@ -28,14 +28,14 @@ def progress_bar(total: int, initial: int = 0, wanted: bool | None = None) -> An
 
 
 def in_notebook() -> bool:
-    """Whether this is the kernel of a Jupyter notebook, whose output a person sees though it is no terminal."""
+    """Whether this process is the kernel of a Jupyter or Colab notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ in ("ZMQInteractiveShell", "Shell")  # Jupyter's and Colab's
 
 
 @contextmanager
 def compiling(bar: Any) -> Iterator[None]:
-    """While the first call of a program lasts, the bar counts the seconds: most of them go to its compilation."""
+    """Show the elapsed seconds on the bar during the first call of a program, most of which is compilation."""
     if bar.disable:
         yield
         return
@@ -57,7 +57,7 @@ def compiling(bar: Any) -> Iterator[None]:
 
 
 def _bar_class(notebook: bool) -> Any:
-    """That of notebooks needs ipywidgets, and warns where they are missing: there a bar of text will do."""
+    """The notebook bar where ipywidgets is installed (it warns without), and the text bar otherwise."""
     if notebook and importlib.util.find_spec("ipywidgets") is not None:
         from tqdm.notebook import tqdm as notebook_bar
 

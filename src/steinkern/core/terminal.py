@@ -1,4 +1,4 @@
-"""Text for a terminal: shown, never obeyed."""
+"""Printing to a terminal without control characters."""
 
 import re
 import sys
@@ -10,13 +10,13 @@ _LONGEST = 4000
 
 
 def printable(text: Any) -> str:
-    """Text as one line without control characters, such as the escapes that move a cursor; what is too long is cut."""
+    """Text as one line. Replaces control characters, such as cursor escapes, and cuts the line at 4000 characters."""
     line = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _SPACE.sub(" ", str(text)))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def say(text: Any = "", *, error: bool = False) -> None:
-    """Print lines of text, each made printable: names, paths and messages may come from files of others."""
+    """Print each line of a text through `printable`, since names, paths and messages may come from untrusted files."""
     stream = sys.stderr if error else sys.stdout
     for line in str(text).split("\n"):
         own = printable(line)

@@ -1,4 +1,4 @@
-"""Shared type aliases, and the checks that every public edge uses."""
+"""Shared type aliases, and the argument checks of the public functions."""
 
 import inspect
 import sys
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxtyping import Key as KeyOf
 
 Key: TypeAlias = KeyOf[Array, ""]
-KeyLike: TypeAlias = PRNGKeyArray  # a typed key, or a legacy one: what public functions take
+KeyLike: TypeAlias = PRNGKeyArray  # a typed or a legacy key, as public functions accept it
 Scalar: TypeAlias = Float[Array, ""]
 Vector: TypeAlias = Float[Array, " d"]
 Matrix: TypeAlias = Float[Array, "d d"]
@@ -21,14 +21,14 @@ Points: TypeAlias = Float[Array, "n d"]
 PyTree: TypeAlias = Any
 Batch: TypeAlias = Any
 LogDensityFunction: TypeAlias = Callable[..., Array]
-_NOT_THE_CALLER = ("steinkern", "jaxtyping", "beartype")  # the last two may stand between our functions
+_NOT_THE_CALLER = ("steinkern", "jaxtyping", "beartype")  # the last two may wrap functions of this library
 
 
 class SteinWarning(UserWarning):
-    """A run ended, but something about it says that its particles are not what they should be; with the advice.
+    """A run ended with signs that its particles do not represent the target. The text carries advice.
 
-    `code` names what was found, for programs. Where warnings are made errors, `result` holds what the run ended with;
-    before its first step it is `None`.
+    `code` names the finding for programs. Where warnings are raised as errors, `result` holds the result of the run,
+    or `None` before its first step.
     """
 
     def __init__(self, text: str, result: Any = None):
@@ -38,7 +38,7 @@ class SteinWarning(UserWarning):
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether `value` holds numbers now, rather than standing for them in a trace."""
+    """Whether `value` is not a tracer of `jit`, `vmap` or `grad`."""
     return not isinstance(value, jax.core.Tracer)
 
 
@@ -47,7 +47,7 @@ def check_positive(name: str, value: Any) -> None:
     if is_concrete(value):
         try:
             numbers = np.asarray(value)
-        except (TypeError, ValueError):  # a list of lists of several lengths, or a key
+        except (TypeError, ValueError):  # a ragged list, or a key
             numbers = np.asarray(None)
         real = jnp.issubdtype(numbers.dtype, np.floating) or jnp.issubdtype(numbers.dtype, np.integer)
         if not real or np.ma.is_masked(value):
@@ -64,7 +64,7 @@ def check_positive_number(name: str, value: Any) -> None:
 
 
 def check_arguments(name: str, function: Any, number: int, way_out: str) -> None:
-    """Raise unless `function` can be called with so many arguments, where Python knows which it takes."""
+    """Raise unless `function` can be called with `number` arguments; functions without a signature pass."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -89,7 +89,7 @@ def check_share(name: str, value: Any) -> None:
 
 
 def check_callable(name: str, value: Any, what: str) -> None:
-    """Raise unless `value` can be called; `what` says which function it should be."""
+    """Raise unless `value` is callable; `what` describes the expected function."""
     if not callable(value):
         raise ValueError(f"`{name}` must be {what}, got {value!r} of type {type(value).__name__}.")
 
@@ -102,7 +102,7 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
 
 
 def warn_caller(warning: Warning) -> None:
-    """Warn at the line that called the library, however deep inside it this is."""
+    """Issue a warning at the line of the caller's code that called the library."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
         frame, level = frame.f_back, level + 1
@@ -112,15 +112,15 @@ def warn_caller(warning: Warning) -> None:
 def as_number(value: Any) -> Any:
     """A Python or NumPy number as a 0-d array, so that changing it does not recompile a step.
 
-    NumPy keeps double precision here; the value is cast to the precision of the particles where it is used. What is no
-    real number stays as it is, for the check that follows: `True` among it.
+    The array is float64; the value is cast to the precision of the particles where it is used. Anything but a real
+    number (`True` included) is returned unchanged, for the check that follows.
     """
     concrete = not isinstance(value, jax.Array | np.ma.MaskedArray)
     return np.asarray(value, dtype=np.float64) if concrete and is_real_number(value) else value
 
 
 def is_real_number(value: Any) -> bool:
-    """Whether `value` is one real number: of Python, NumPy or JAX, an array without axes included; no truth value."""
+    """Whether `value` is one real number of Python, NumPy or JAX, or a 0-d array of one; booleans are not."""
     if isinstance(value, bool | np.bool_):
         return False
     if isinstance(value, int | float):
@@ -132,7 +132,7 @@ def is_real_number(value: Any) -> bool:
 
 
 def scaled(number: Any, factor: float) -> Any:
-    """A number that may be an array times a factor, in its own type, so that nothing is compiled anew."""
+    """`number * factor` in the type of `number`, so that no program is recompiled."""
     if isinstance(number, jax.Array):
         return number * jnp.asarray(factor, number.dtype)
     return np.asarray(number * factor)
