@@ -1,4 +1,4 @@
-"""Kernels: scalar and matrix-valued ones, their bandwidths, the sums over pairs, and the diagnostics built on them.
+"""Scalar and matrix-valued kernels, their bandwidths, the sums over pairs, and the diagnostics built on them.
 
-Kernels never see a target: scores arrive as data.
+Kernels do not call the target: its scores are passed to them as data.
 """

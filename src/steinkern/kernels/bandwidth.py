@@ -1,4 +1,4 @@
-"""Rules for the bandwidth h, a squared length, from the particles in the metric of the kernel."""
+"""Rules that compute the bandwidth h, a squared length, from the particles in the metric of the kernel."""
 
 import abc
 from typing import Any
@@ -13,12 +13,12 @@ from ..core.one_line import OneLine
 from ..core.types import Points, Scalar, as_number, cast_like, check_count, check_positive
 from .distance import squared_distances
 
-_FEW_PAIRS = 128  # all comparisons of so many pairs cost less than a search
-_GUESSES = 8  # by secants; where distances come in clusters, whose counts are no smooth function, halving is faster
+_FEW_PAIRS = 128  # up to here, comparing all pairs with all costs less than a search
+_GUESSES = 8  # secant steps; then bisection, which is faster where the distances form clusters
 
 
 class AbstractBandwidth(OneLine):
-    """A rule that reads a bandwidth off the particles."""
+    """A rule that computes a bandwidth from the particles."""
 
     @abc.abstractmethod
     def __call__(self, points: Points) -> Scalar:
@@ -29,14 +29,14 @@ class Median(AbstractBandwidth):
     """h = factor × the median of r² over the distinct pairs i < j.
 
     Args:
-        factor: the one constant. By default 1 / (2 log(n + 1)), the "median trick" of Liu and Wang (2016) in the
-            convention exp(−r²/2h) of Eq. (13): a particle then weighs itself about as much as all the others together.
-        largest: above this number of particles so many of them, evenly spaced in their order, are used. The median
-            over m exchangeable particles has a relative standard error near 1.5/√m in one dimension, 1/√m in two (4 to
-            5 percent by default), and less in more.
+        factor: 1 / (2 log(n + 1)) by default, the "median trick" of Liu and Wang (2016) in the convention exp(−r²/2h)
+            of Eq. (13): a particle's kernel value at itself is then about the sum of those at all others.
+        largest: the most particles used; of more, `largest` evenly spaced ones in their order. The median over m
+            exchangeable particles has a relative standard error near 1.5/√m in one dimension, 1/√m in two (4 to 5
+            percent by default), and less in more.
 
-    The diagonal (n zeros) does not count. Where the median is zero (more than half the pairs coincide) the mean of
-    r² takes its place, and 1 where all particles coincide, so that the bandwidth is always positive.
+    The diagonal (n zeros) does not count. Where the median is zero (more than half the pairs coincide) the mean of r²
+    replaces it. Where all particles coincide, 1 replaces it. The bandwidth is therefore always positive.
     """
 
     factor: Any = eqx.field(default=None, converter=as_number)
@@ -97,7 +97,7 @@ def median_by_counting(r2: Float[Array, "n n"]) -> Scalar:
     mean = jnp.sum(r2) / (n * (n - 1))
     variance = jnp.sum((r2 / mean - 1) ** 2) / (n * (n - 1))
 
-    # Two small arrays, not seven numbers: between passes over few pairs the time goes into the number of operations.
+    # The loop carries two small arrays instead of seven scalars: for few pairs the number of operations sets the time.
     def unfinished(carry: tuple[Array, Array]) -> Array:
         low, high, high_count, *_ = carry[0]
         return (high_count != rank) & (_halfway(low, high) > low)
@@ -118,7 +118,7 @@ def median_by_counting(r2: Float[Array, "n n"]) -> Scalar:
         return jnp.stack([low, high, high_count, found, turn + 1]), jnp.stack([t, slope])
 
     # Invariant: count(low) < rank <= count(high). By Markov's inequality half the pairs lie below twice the mean, and
-    # none below zero, whose bits are 0. The Wilson-Hilferty median of a gamma law of the same moments is tried first.
+    # none below zero, whose bits are 0. The first guess is the Wilson-Hilferty median of a gamma law of these moments.
     start = mean * jnp.clip(1 - variance / 9, 0.3, 1.0) ** 3
     slope = mean * jnp.sqrt(jnp.maximum(variance, 1e-6)) / (0.4 * number)
     high = _bits(3 * mean)
@@ -134,7 +134,7 @@ def median_by_counting(r2: Float[Array, "n n"]) -> Scalar:
 
 
 def _median_of_few(values: Float[Array, " m"]) -> Scalar:
-    """The median by comparing all with all: no loop, whose every turn would make a GPU wait for the host."""
+    """The median by comparing all values with all, without a loop, whose every pass would synchronise GPU and host."""
     number = values.shape[0]
     index = jnp.arange(number)
     before = values[None, :] < values[:, None]
@@ -146,9 +146,9 @@ def _median_of_few(values: Float[Array, " m"]) -> Scalar:
 
 
 def _fold(r2: Float[Array, "n n"]) -> Float[Array, "half n"]:
-    """The pairs i < j alone: the strict upper triangle as a rectangle, its second half turned to lie beside the first.
+    """The pairs i < j: the strict upper triangle folded into a rectangle, its lower rows turned beside the upper ones.
 
-    The entries that stand for no pair are infinite.
+    Entries without a pair are infinite.
     """
     n = r2.shape[0]
     half = (n + 1) // 2
@@ -164,7 +164,7 @@ def _count(mask: Bool[Array, "half n"]) -> Int[Array, ""]:
 
 
 def _bits(t: Scalar) -> Int[Array, ""]:
-    """A whole number that orders non-negative floats as they are ordered; negative for negative ones."""
+    """An integer with the order of non-negative floats; negative for negative floats."""
     integer = jax.lax.bitcast_convert_type(t, jnp.dtype(f"int{8 * t.dtype.itemsize}"))
     return integer.astype(np.promote_types(integer.dtype, np.int32))
 

@@ -1,6 +1,6 @@
-"""How good are the particles? Discrepancies and moments, on (n, d) arrays.
+"""Measures of the particles' quality: discrepancies and moments of (n, d) arrays.
 
-Points may be arrays of JAX or NumPy or lists of rows; whole numbers are taken as floating-point ones.
+Points may be arrays of JAX or NumPy or lists of rows; integers are converted to floating point.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -20,8 +20,9 @@ from .scalar import RBF, AbstractScalarKernel
 def stein_ratio(points: Any, scores: Any) -> Scalar:
     """R = −(1/((n−1)d)) Σ_i (x_i − x̄)·s(x_i), whose expectation at exact draws is 1 (Stein's identity for f(x) = x).
 
-    Particles drawn too close together have R < 1: a free detector of variance collapse. It is necessary only: blind to
-    modes that no particle has found, and noisy with far ones, so never the only alarm. NaN for a single particle.
+    Particles that are too close together have R < 1, so R detects variance collapse at no cost. R near 1 is necessary
+    and not sufficient: R does not see modes without particles, and is noisy where particles are far out. NaN for a
+    single particle.
 
     Args:
         points: the particles, (n, d).
@@ -39,7 +40,7 @@ def ksd2(
     kernel: AbstractMatrixKernel | AbstractScalarKernel | None = None,
     statistic: Literal["U", "V"] = "V",
 ) -> Scalar:
-    """The squared kernel Stein discrepancy between the particles and the target whose `scores` they carry.
+    """The squared kernel Stein discrepancy between the particles and the target with these `scores`.
 
     KSD² = E_{x,y} of the Stein kernel (K(x, y) P_x) P_y = E_x [s·φ + ∇·φ] with φ the velocity of the same points,
     Eq. (4) at the optimal direction of Eq. (9). For a matrix-valued kernel it is unchanged by a one-to-one map when the
@@ -50,8 +51,8 @@ def ksd2(
         scores: ∇log p at the particles.
         kernel: scalar (Liu, Lee and Jordan, 2016) or matrix-valued; RBF with the median bandwidth by default. A
             bandwidth rule is evaluated at `points`.
-        statistic: "V" averages over all pairs and is never negative; "U" leaves out i = j, with mean 0 at exact draws
-            for a kernel that does not depend on them.
+        statistic: "V" averages over all pairs and is never negative; "U" leaves out i = j, and has mean 0 at exact
+            draws for a kernel that does not depend on the draws.
     """
     check_choice("statistic", statistic, ("U", "V"))
     points, scores = _with_scores(points, scores)
@@ -75,7 +76,7 @@ def ksd2(
 
 
 def _with_scores(points: Any, scores: Any) -> tuple[Points, Points]:
-    """Points and their scores as arrays of one shape and precision."""
+    """Convert points and scores to arrays of the same shape and precision."""
     points, scores = in_one_precision(as_points("points", points), as_points("scores", scores))
     if points.shape != scores.shape:
         raise ValueError(f"`scores` must have the shape of `points`, {points.shape}, got {scores.shape}.")
@@ -92,10 +93,10 @@ def mmd2(points: Any, reference: Any, kernel: Any = None, biased: bool = True) -
 
     Args:
         points: one sample, (n, d).
-        reference: the other, (m, d), such as exact draws.
+        reference: the other sample, (m, d), such as exact draws.
         kernel: RBF with the median bandwidth of `reference` by default; a bandwidth rule is evaluated at `reference`,
-            so that the measure is the same for all the samples compared with it.
-        biased: average over all pairs (never negative), or leave out the pairs of a point with itself.
+            so that all samples compared with it are measured by the same kernel.
+        biased: average over all pairs (never negative); `False` leaves out the pairs of a point with itself.
     """
     points, reference = in_one_precision(as_points("points", points), as_points("reference", reference))
     n, m = points.shape[0], reference.shape[0]

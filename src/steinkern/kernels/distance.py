@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_CROWDED = 0.25  # of the squared distance from the mean: neighbours so near make a crowd
+_CROWDED = 0.25  # of the squared distance from the mean: neighbours nearer than this count as a cluster
 
 
 def squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d"]) -> Float[Array, "m n"]:
@@ -15,10 +15,10 @@ def squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d"]) -> F
 
 
 def centred_squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d"]) -> Float[Array, "m n"]:
-    """The same for points already centred: ‖x‖² + ‖y‖² − 2x·y loses digits with the distance from the origin."""
+    """‖x_i − y_j‖² of centred points: ‖x‖² + ‖y‖² − 2x·y loses digits with the distance from the origin."""
     squares = jnp.sum(at**2, axis=1)[:, None] + jnp.sum(points**2, axis=1)[None, :]
     r2 = squares - 2 * jnp.matmul(at, points.T, precision="highest")
-    # What is within the rounding of the product is no distance: points that coincide are at zero. NaN stays NaN.
+    # Distances within the rounding of the product are set to zero, so that equal points have distance 0. NaN stays NaN.
     rounding = at.shape[1] * float(jnp.finfo(squares.dtype).eps) * squares
     return jnp.where(r2 <= rounding, 0, r2)
 
@@ -28,14 +28,15 @@ def _row(points: Float[Array, "n d"], index: Array) -> Float[Array, "1 d"]:
 
 
 def central(points: Float[Array, "n d"], take: Callable[[Array, Array], Array] = _row) -> Float[Array, "1 d"]:
-    """A point among the others, as a row: the one nearest to the mean, or the mean where that has no nearer neighbours.
+    """The centre for `centred_squared_distances`, as a row: the point nearest to the mean, or the mean itself.
 
-    The mean lies outside the crowd where one point is far out, or where there are several crowds. In many dimensions
-    all points are about as far from it as from one another, and from the mean their squared norms are half as large.
+    An outlier or several clusters can put the mean outside all clusters; then the nearest point is the better centre.
+    The mean is used where that point has no near neighbours. In many dimensions this is the usual case: all points are
+    about as far from the mean as from one another, and squared norms about the mean are half as large.
 
     Args:
         points: the points.
-        take: how to get row i of the points, as a row.
+        take: `take(points, i)` returns row i with shape (1, d).
     """
     mean = jnp.mean(points, axis=0, keepdims=True)
     offsets = jnp.sum((points - mean) ** 2, axis=1)

@@ -17,15 +17,15 @@ from .scalar import AbstractScalarKernel
 
 
 class Graphical(AbstractMatrixKernel):
-    """K(x, y) = diag[k_b(x, y)]: block b moves by a kernel of the coordinates in its neighbourhood alone.
+    """K(x, y) = diag[k_b(x, y)]: the kernel of block b depends only on the coordinates in its neighbourhood.
 
     Wang, Zeng and Liu (2018) and Zhuo et al. (2018): where the target factorises over a graph, a kernel on a variable's
-    Markov blanket does not see the distances of all the others, which in many dimensions are all there is.
+    Markov blanket leaves out the distances in all other coordinates, which dominate in many dimensions.
 
     Args:
         scalar: the local kernel; a bandwidth rule is evaluated for every block on its own neighbourhood.
         blocks: the coordinates of every block, together covering each coordinate once.
-        neighbours: for every block the coordinates that its kernel looks at besides its own. None: its own alone.
+        neighbours: for every block the further coordinates that its kernel depends on; none by default.
     """
 
     scalar: AbstractScalarKernel
@@ -57,19 +57,19 @@ class Graphical(AbstractMatrixKernel):
 
     @classmethod
     def coordinatewise(cls, scalar: AbstractScalarKernel, dimension: int) -> "Graphical":
-        """Every coordinate its own block."""
+        """A kernel with one block for each coordinate."""
         return cls(scalar, [[i] for i in range(dimension)])
 
     @classmethod
     def by_name(
         cls, scalar: AbstractScalarKernel, layout: Layout, neighbours: Mapping[str, Sequence[str]] | None = None
     ) -> "Graphical":
-        """A block for each named leaf of the parameters, with neighbourhoods given by name.
+        """A kernel with one block for each leaf of the parameters, and neighbourhoods given by the leaves' names.
 
         Args:
             scalar: the local kernel.
-            layout: where the leaves lie, `Layout.of(one_particle)`.
-            neighbours: for some leaves the names of the leaves that their kernel also looks at.
+            layout: the positions of the leaves, `Layout.of(one_particle)`.
+            neighbours: the names of the further leaves that a leaf's kernel depends on; none for leaves not listed.
         """
         neighbours = dict(neighbours or {})
         named = set(neighbours) | {near for nears in neighbours.values() for near in nears}
@@ -107,8 +107,8 @@ class Graphical(AbstractMatrixKernel):
     def _over_blocks(self, function: Callable[[AbstractScalarKernel, Array, Array], Any]) -> Any:
         """`function(scalar, index, inside)` of every block, as one batch.
 
-        Neighbourhoods of different sizes are padded to the largest. A scalar kernel with a bandwidth for every block is
-        split among them, one with a single bandwidth is shared.
+        Neighbourhoods of different sizes are padded to the largest. A bandwidth for every block is split among the
+        blocks; a single bandwidth is shared.
         """
         width = max(map(len, self.around))
         index = np.array([near + (0,) * (width - len(near)) for near in self.around])
@@ -117,13 +117,13 @@ class Graphical(AbstractMatrixKernel):
         return jax.vmap(function, (axes, 0, 0))(self.scalar, jnp.asarray(index), jnp.asarray(inside))
 
     def _owners(self) -> tuple[np.ndarray, np.ndarray]:
-        """For every coordinate the block it belongs to and its place there; a block's own coordinates come first."""
+        """For every coordinate the block it belongs to and its position in the block's neighbourhood."""
         owners = {i: (b, place) for b, block in enumerate(self.blocks) for place, i in enumerate(block)}
         pairs = np.array([owners[i] for i in range(len(owners))])
         return pairs[:, 0], pairs[:, 1]
 
     def _gather(self, each: Float[Array, "blocks m width"]) -> Float[Array, "m d"]:
-        """Every block's own coordinates of its own answer, laid back in order."""
+        """The velocity from each block's velocity, which is used for the coordinates of that block only."""
         block, place = self._owners()
         return each[block, :, place].T
 

@@ -1,6 +1,7 @@
-"""Matrix-valued kernels: each one's definition K(x, y), and a fast velocity that never forms it.
+"""Matrix-valued kernels: their definitions K(x, y), and fast velocities that never form K.
 
-All but the last are changes of variables, or of weights, around another kernel's velocity, down to `radial_velocity`.
+`Preconditioned`, `PerBlock`, `Tilted` and `Transformed` change the variables or weights of another kernel's velocity.
+`Isotropic` computes by `radial_velocity`.
 """
 
 import abc
@@ -38,8 +39,8 @@ MatrixKernel = TypeVar("MatrixKernel", bound="AbstractMatrixKernel")
 class AbstractMatrixKernel(OneLine):
     """A positive definite kernel with values in the d×d matrices, K(x, y) = K(y, x)ᵀ.
 
-    To add one, write `__call__` from the paper and, where there is something faster than the definition, `velocity`;
-    then add a line to `KERNEL_CASES` in the tests, which compares the two.
+    To add a kernel, write `__call__` from the paper and, where a faster form exists, `velocity`. Then add a line to
+    `KERNEL_CASES` in the tests, which compares the two.
     """
 
     @abc.abstractmethod
@@ -51,35 +52,35 @@ class AbstractMatrixKernel(OneLine):
         return reference.stein_velocity(self, at, source)
 
     def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
-        """∇·φ of that velocity; with s·φ it makes the kernel Stein discrepancy."""
+        """∇·φ of the velocity φ at every row of `at`; the kernel Stein discrepancy is the mean of s·φ + ∇·φ."""
         return reference.divergence(lambda points: self.velocity(points, source), at)
 
     def adapt(self: MatrixKernel, points: Points) -> MatrixKernel:
-        """The same kernel with its bandwidth rules evaluated at `points`; itself where it has none."""
+        """A copy with the bandwidth rules evaluated at `points`; the kernel itself where it has none."""
         return self
 
     def check(self, dimension: int) -> None:
-        """Raise where the kernel does not fit particles of this dimension, before anything runs."""
+        """Raise where the kernel does not fit particles of this dimension; called before a run."""
         return None
 
     @property
     def rotation_invariant(self) -> bool:
-        """Whether K(Ux, Uy) = U K(x, y) Uᵀ for every rotation U, so that any root of a metric will do in Eq. (12)."""
+        """Whether K(Ux, Uy) = U K(x, y) Uᵀ for every rotation U: then any root R of the metric serves in Eq. (12)."""
         return False
 
 
 class Isotropic(AbstractMatrixKernel):
     """K(x, y) = k(‖x − y‖²) I: vanilla SVGD (Liu and Wang, 2016), Eq. (5).
 
-    It is what a scalar kernel becomes wherever a kernel is asked for. Written out it also says how to compute:
+    A scalar kernel is converted to this one wherever a kernel is expected. Written out, it also sets how to compute:
 
     >>> sampler = svgd(Isotropic(RBF(), precision="fast"))
 
     Args:
         scalar: k.
-        precision: how exact an NVIDIA GPU computes the velocity of many float32 particles: "float32" to about 1e-5,
-            "fast" to 3e-4, "fastest" to 2e-2, relative to the velocity's largest entry and away from rest. Elsewhere,
-            in float64 and for few particles, products are those of the dtype whatever is said here.
+        precision: of the velocity of many float32 particles on an NVIDIA GPU: "float32" to about 1e-5, "fast" to 3e-4,
+            "fastest" to 2e-2, relative to the velocity's largest entry and away from equilibrium. It has no effect on
+            other devices, in float64 and for few particles.
         backend: "auto" (see `steinkern.kernels.radial` for its rule), "dense", "tiled" or "gpu".
     """
 
@@ -110,7 +111,7 @@ class Isotropic(AbstractMatrixKernel):
 
 
 class Linear(AbstractMatrixKernel):
-    """K(x, y) = (offset + xᵀy) I: matches the mean and covariance of a Gaussian exactly (Liu and Wang, 2018)."""
+    """K(x, y) = (offset + xᵀy) I, which matches the mean and covariance of a Gaussian exactly (Liu and Wang, 2018)."""
 
     offset: Any = eqx.field(default=1.0, converter=as_number)
 
@@ -135,8 +136,8 @@ class Linear(AbstractMatrixKernel):
 class Preconditioned(AbstractMatrixKernel):
     """K(x, y) = R⁻¹ K0(Rx, Ry) R⁻ᵀ with Q = RᵀR: constant preconditioning, Eqs. (12) to (14).
 
-    With a radial K0 = k·I this is Q⁻¹ k(‖x − y‖²_Q), Eq. (13), whatever the root R. The velocity is that of K0 in the
-    coordinates u = Rx, brought back by R⁻¹: the change-of-variables theorem with a linear map.
+    With a radial K0 = k·I this is Q⁻¹ k(‖x − y‖²_Q), Eq. (13), for any root R. The velocity is that of K0 in the
+    coordinates u = Rx, mapped back by R⁻¹: the change-of-variables theorem with a linear map.
     """
 
     base: AbstractMatrixKernel = eqx.field(converter=lambda kernel: as_matrix_kernel(kernel))
@@ -159,7 +160,7 @@ class Preconditioned(AbstractMatrixKernel):
         return jax.vmap(self.metric.unwhiten)(moved)
 
     def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
-        # The trace of R⁻¹ (∇φ0) R is that of ∇φ0.
+        # tr[R⁻¹ (∇φ0) R] = tr[∇φ0]
         return self.base.divergence(jax.vmap(self.metric.whiten)(at), self._whitened(source))
 
     def adapt(self, points: Points) -> "Preconditioned":
@@ -174,10 +175,10 @@ class Preconditioned(AbstractMatrixKernel):
 
 
 class PerBlock(AbstractMatrixKernel):
-    """K(x, y) = blockdiag[K_b(x_b, y_b)]: every consecutive block of coordinates has a kernel of its own.
+    """K(x, y) = blockdiag[K_b(x_b, y_b)]: every consecutive block of coordinates has its own kernel.
 
-    In many dimensions the distance over all coordinates hardly tells particles apart. A kernel for each layer of a
-    network, as in the released code of Wang et al. (2019), sees that layer's distances alone.
+    In many dimensions the distances over all coordinates are nearly equal for all pairs. A kernel for each layer of a
+    network, as in the released code of Wang et al. (2019), depends on that layer's distances only.
 
     Args:
         parts: the kernels, in the order of their blocks.
@@ -229,7 +230,7 @@ class Tilted(AbstractMatrixKernel):
     """K(x, y) = w(x) w(y) K0(x, y) with a positive weight w = exp(log_weight).
 
     Tilting the sources by w multiplies their weights and adds ∇log w to their scores. With w = ρ/p it is gradient-free
-    SVGD (Han and Liu, 2018): s + ∇log w = ∇log ρ, so the target's own score drops out (see `GradientFreeSVGD`).
+    SVGD (Han and Liu, 2018): s + ∇log w = ∇log ρ, so the target's score cancels (see `GradientFreeSVGD`).
     """
 
     base: AbstractMatrixKernel = eqx.field(converter=lambda kernel: as_matrix_kernel(kernel))
@@ -260,19 +261,19 @@ def tilted_velocity(
     log_weights: Float[Array, " n"],
     gradients: Float[Array, "n d"],
 ) -> Float[Array, "m d"]:
-    """The velocity of the asymmetric kernel K0(x, y) w(y): that of K0 on sources tilted by w."""
+    """The velocity of the asymmetric kernel K0(x, y) w(y), which is that of K0 on sources tilted by w."""
     return base.velocity(at, Scored(source.points, source.scores + gradients, source.weights * jnp.exp(log_weights)))
 
 
 class Transformed(AbstractMatrixKernel):
     """K(x, y) = ∇t(x)⁻¹ K0(t(x), t(y)) ∇t(y)⁻ᵀ for a smooth one-to-one map t: the change-of-variables theorem.
 
-    SVGD on p with this kernel is SVGD with K0 on the law of t(x), in the limit of small steps. The velocity follows it:
-    points t(x), scores ∇t⁻ᵀ(s − ∇log|det ∇t|), and the answer back by ∇t⁻¹.
+    SVGD on p with this kernel is SVGD with K0 on the law of t(x), in the limit of small steps. The velocity is that of
+    K0 at the points t(x) with scores ∇t⁻ᵀ(s − ∇log|det ∇t|), mapped back by ∇t⁻¹.
 
     Args:
         base: K0.
-        transform: t, from (d,) to (d,), differentiable twice; its inverse is not needed.
+        transform: t, from (d,) to (d,), twice differentiable; its inverse is not needed.
     """
 
     base: AbstractMatrixKernel = eqx.field(converter=lambda kernel: as_matrix_kernel(kernel))
@@ -307,10 +308,10 @@ class Transformed(AbstractMatrixKernel):
 
 
 class UserKernel(AbstractMatrixKernel):
-    """A plain function K(x, y) with a d×d result, through the definition by automatic differentiation.
+    """A kernel from a function K(x, y) with a d×d result, by automatic differentiation of the definition.
 
-    It must be positive definite and differentiable, K(x, y) = K(y, x)ᵀ; that is up to the function. The cost is n² d³
-    a step, so it is for small problems and for trying ideas.
+    The function must be positive definite and differentiable with K(x, y) = K(y, x)ᵀ, which is not checked. A step
+    costs n² d³, so this is for small problems and experiments.
     """
 
     function: Callable[[Vector, Vector], Matrix]
@@ -327,13 +328,13 @@ class UserKernel(AbstractMatrixKernel):
 
 
 def check_scalar_kernel(name: str, kernel: Any) -> None:
-    """Raise unless this is a radial scalar kernel."""
+    """Raise unless `kernel` is a radial scalar kernel."""
     if not isinstance(kernel, AbstractScalarKernel):
         raise ValueError(f"`{name}` must be a radial scalar kernel such as `RBF()` or `IMQ()`, got {kernel!r}.")
 
 
 def as_matrix_kernel(kernel: Any) -> AbstractMatrixKernel:
-    """A matrix kernel as it is, a scalar kernel times the identity, or a plain function as a `UserKernel`."""
+    """Convert to a matrix kernel: a scalar kernel to `Isotropic`, a function to `UserKernel`."""
     if isinstance(kernel, AbstractMatrixKernel):
         return kernel
     if isinstance(kernel, AbstractScalarKernel):

@@ -1,4 +1,4 @@
-"""The paper's definitions, slow and obvious. Fast forms are tested against them; a user's own kernel runs on them."""
+"""The paper's definitions, slow and direct. Fast forms are tested against them; `UserKernel` computes with them."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Radial scalar kernels k(r²), r in the metric of the caller, and the bandwidth rules that adapt them."""
+"""Radial scalar kernels k(r²), where r is the distance in the caller's metric."""
 
 import abc
 from typing import Any, TypeVar
@@ -26,10 +26,9 @@ ScalarKernel = TypeVar("ScalarKernel", bound="AbstractScalarKernel")
 
 
 class AbstractScalarKernel(OneLine):
-    """A positive definite radial kernel: its profile k(r²) and the derivative k'(r²) by r².
+    """A positive definite radial kernel, given by its profile k(r²) and the derivative k'(r²) with respect to r².
 
-    `bandwidth` is a squared length. It is a number, or a rule such as `Median()` that `adapt` turns into a number
-    for the particles at hand.
+    `bandwidth` is a squared length: a number, or a rule such as `Median()`, which `adapt` evaluates at the particles.
     """
 
     bandwidth: eqx.AbstractVar[Any]
@@ -39,15 +38,15 @@ class AbstractScalarKernel(OneLine):
         """k(r²) and k'(r²), elementwise."""
 
     def constant_slope(self, dtype: Any) -> Scalar | None:
-        """The ratio k'/k where it is the same for all r², as for the RBF: it saves the primitive a matrix product."""
+        """The ratio k'/k where it is the same for all r², as for the RBF, which saves a matrix product; else `None`."""
         return None
 
     def second_derivative(self, r2: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """k''(r²), elementwise; needed by the kernel Stein discrepancy."""
+        """k''(r²), elementwise; the kernel Stein discrepancy needs it."""
         return jax.jvp(lambda s: self.profile(s)[1], (r2,), (jnp.ones_like(r2),))[1]
 
     def adapt(self: ScalarKernel, points: Points) -> ScalarKernel:
-        """The same kernel with its bandwidth rule evaluated at `points` (in the metric of the kernel)."""
+        """A copy with the bandwidth rule evaluated at `points`, which are in the metric of the kernel."""
         if not isinstance(self.bandwidth, AbstractBandwidth):
             return self
         return eqx.tree_at(lambda kernel: kernel.bandwidth, self, self.bandwidth(points))
@@ -76,11 +75,11 @@ class RBF(AbstractScalarKernel):
 
 
 class IMQ(AbstractScalarKernel):
-    """k(r²) = (1 + r²/h)^exponent, the inverse multiquadric: tails that still couple particles in many dimensions.
+    """k(r²) = (1 + r²/h)^exponent, the inverse multiquadric. Its heavy tails couple particles in many dimensions.
 
     Args:
-        bandwidth: h, a number or a rule. The log factor of `Median()` narrows a Gaussian kernel; for these heavy tails
-            the plain median is the usual choice, hence the default `Median(factor=1.0)`.
+        bandwidth: h, a number or a rule. The log factor of `Median()` narrows a Gaussian kernel; heavy tails do not
+            need it, hence the default `Median(factor=1.0)`, the plain median.
         exponent: in (−1, 0) for the kernel Stein discrepancy to control convergence (Gorham and Mackey, 2017).
     """
 
@@ -94,7 +93,7 @@ class IMQ(AbstractScalarKernel):
     def profile(self, r2: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
         inverse = 1 / self._number(r2)
         base = 1 + r2 * inverse
-        if self.exponent == -0.5:  # without the logarithm of a power, and without a division
+        if self.exponent == -0.5:  # faster: no power and no division
             value = jax.lax.rsqrt(base)
             return value, -0.5 * inverse * value**3
         value = base**self.exponent

@@ -1,16 +1,15 @@
-"""The one hot loop: the radial velocity of weighted, scored points, and the ways to compute it.
+"""The radial velocity of weighted, scored points, the hot loop of the library, and its backends.
 
-Every kernel of the paper is a change of variables around it (see `matrix_kernel`), so this is the only place that has
+Every kernel of the paper is a change of variables around it (see `kernels.matrix`), so this is the only place that has
 to be fast. Three backends give the same sums (see `sums`):
 
 - "dense" forms the m×n matrix of distances: fastest for few points;
 - "tiled" goes over it in tiles: linear memory, any device, any dtype;
-- "gpu" keeps the tiles on the chip of an NVIDIA GPU (see `gpu`): float32 arrays alone.
+- "gpu" keeps the tiles on the chip of an NVIDIA GPU (see `gpu`): float32 arrays only.
 
-"auto" takes "dense" up to `DENSE_PAIRS` pairs, on a CPU up to `CACHED_PAIRS`, and above that "gpu" where the program
-runs on one, in float32 and in at most 512 dimensions, else "tiled". What it runs on is known when the program is
-compiled, not when it is written. Under a mesh with an axis "particles" each device does so for its own share (see
-`ring`).
+"auto" takes "dense" up to `DENSE_PAIRS` pairs, on a CPU up to `CACHED_PAIRS`. Above that it takes "gpu" where the
+program runs on one, in float32 and in at most 512 dimensions, and else "tiled". The device is known at compilation, not
+at tracing. Under a mesh with an axis "particles" each device applies this rule to its own share (see `ring`).
 """
 
 import math
@@ -38,9 +37,9 @@ from .tiled import over_tiles
 Backend: TypeAlias = Literal["auto", "dense", "tiled", "gpu"]
 BACKENDS = get_args(Backend)
 DENSE_PAIRS = 2**24
-"""Up to so many pairs, 64 MiB of distances in float32, "auto" forms the whole matrix."""
+"""The most pairs (64 MiB of distances in float32) for which "auto" forms the whole matrix."""
 CACHED_PAIRS = 2**22
-"""Up to so many on a CPU: above them tiles, which stay in its caches, are faster."""
+"""The same limit on a CPU, where tiles of more pairs are faster because they stay in its caches."""
 
 
 def radial_velocity(
@@ -57,14 +56,14 @@ def radial_velocity(
 
     Args:
         kernel: k, with a number for its bandwidth.
-        at: where.
+        at: the rows x.
         source: the points y_j with scores s_j and weights w_j.
-        precision: how exact the GPU kernel is, see `Isotropic`; the others compute as the dtype does.
-        backend: one of those above.
+        precision: of the GPU kernel, see `Isotropic`; the other backends compute in the dtype.
+        backend: "auto", "dense", "tiled" or "gpu".
     """
     check_choice("precision", precision, PRECISIONS)
     check_choice("backend", backend, BACKENDS)
-    # The velocity depends on differences alone; centring keeps their digits in the products.
+    # The velocity depends on differences only; centring keeps their digits in the products.
     centre = _centre(source.points)
     at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
 
@@ -93,7 +92,7 @@ def radial_velocity(
 def radial_divergence(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored, *, backend: Backend = "auto"
 ) -> Float[Array, " m"]:
-    """∇·φ(x) of that velocity, for every row x of `at`; there is no GPU kernel for it, "gpu" goes in tiles."""
+    """∇·φ(x) of `radial_velocity`, for every row x of `at`. It has no GPU kernel: "gpu" computes in tiles."""
     check_choice("backend", backend, BACKENDS)
     centre = _centre(source.points)
     at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
@@ -111,7 +110,7 @@ def radial_divergence(
 def mean_values(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], points: Float[Array, "n d"]
 ) -> Float[Array, " m"]:
-    """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`; in tiles where there are many."""
+    """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`; in tiles above `DENSE_PAIRS` pairs."""
     centre = _centre(points)
     at, source = at - centre, Scored.uniform(points - centre, jnp.zeros_like(points))
 
@@ -126,7 +125,7 @@ def mean_values(
 
 
 def _centre(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
-    """`central`, found by a sum where the points lie on several devices: an index would gather them all on each."""
+    """`central`; on several devices it takes rows by a masked sum, since an index would gather all points on each."""
     if devices_in_ring(points.shape[0]) == 1:
         return central(points)
 
@@ -138,7 +137,7 @@ def _centre(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
 
 
 def _everywhere(sums: Callable[[Array, Scored], Any], at: Array, source: Scored) -> Any:
-    """The sums on the device at hand, or round the ring of devices over which particles are spread."""
+    """The sums on one device, or over the ring of devices that share the particles."""
     devices = devices_in_ring(at.shape[0], source.points.shape[0])
     return over_ring(sums, at, source, devices) if devices > 1 else sums(at, source)
 
@@ -165,7 +164,7 @@ def _has_gpu() -> bool:
 
 
 def _check_room(at: Array, source: Scored) -> None:
-    """Raise where the distances and their kernel values are more than the device's memory."""
+    """Raise where the distances and their kernel values do not fit into the device's memory."""
     needed = 2 * at.shape[0] * source.points.shape[0] * at.dtype.itemsize
     limit = _memory()
     if needed > limit:
@@ -177,7 +176,7 @@ def _check_room(at: Array, source: Scored) -> None:
 
 @cache
 def _memory() -> float:
-    """Bytes of the device that JAX uses; infinite where it does not say."""
+    """The memory in bytes of the device that JAX uses; infinite where it is not reported."""
     device = jax.devices()[0]
     if device.platform == "cpu" and hasattr(os, "sysconf"):
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -190,7 +189,7 @@ def _on_chip(kernel: AbstractScalarKernel, at: Array, source: Scored, *, precisi
 
 
 def _on_chip_jvp(primals: Any, tangents: Any, *, precision: Precision) -> tuple[Sums, Sums]:
-    """Derivatives go in tiles: they are for diagnostics, and need no kernel of their own."""
+    """The derivative of `_on_chip`, computed in tiles: only diagnostics need it, so it has no GPU kernel."""
 
     def tiled(kernel: AbstractScalarKernel, at: Array, source: Scored) -> Sums:
         return over_tiles(lambda some, part: velocity_sums(kernel, some, part), at, source)

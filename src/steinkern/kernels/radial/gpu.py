@@ -1,7 +1,7 @@
-"""The sums on the chip of an NVIDIA GPU: tiles of distances that never reach its memory, as in fused attention.
+"""The sums as an NVIDIA GPU kernel: tiles of distances stay on the chip, as in fused attention.
 
-Tensor cores multiply numbers of 16 bits; a float32 is the sum of two of them, x = x₁ + x₂, to 22 of its 24 digits. So
-x·y ≈ x₁·y₁ + x₁·y₂ + x₂·y₁, three fast products for one slow one, and fewer where fewer digits are asked for:
+Tensor cores multiply 16-bit numbers. A float32 is the sum of two of them, x = x₁ + x₂, to 22 of its 24 binary digits.
+So x·y ≈ x₁·y₁ + x₁·y₂ + x₂·y₁: three fast products replace one slow one, and fewer at a lower precision:
 
 | precision  | distances                       | sums of scores                  | relative error |
 |------------|---------------------------------|---------------------------------|----------------|
@@ -9,8 +9,8 @@ x·y ≈ x₁·y₁ + x₁·y₂ + x₂·y₁, three fast products for one slow 
 | "fast"     | x₁·y₁ + x₂·y₁                   | k₁·v₁ + k₁·v₂                   | ≤ 3e-4         |
 | "fastest"  | x₁·y₁                           | k₁·v₁                           | ≤ 2e-2         |
 
-Where a product leaves digits out, the squared norms are those of the rounded points: the distances are then exact ones
-of points that moved a little, a point is at distance zero from itself, and the errors of the sources average out.
+Where a product leaves digits out, the squared norms are those of the rounded points. The distances are then exact for
+slightly moved points, a point has distance zero from itself, and the errors of the sources average out.
 """
 
 import math
@@ -38,13 +38,13 @@ from .gpu_tiles import (
 )
 from .sums import Sums
 
-_LARGEST = 2.0**14  # of kernel values, which decay from there: 16 bits reach 2⁻¹⁴ without losing digits
+_LARGEST = 2.0**14  # scaled kernel value at distance 0; from there 16-bit numbers keep all digits down to 2⁻¹⁴
 _POINT_SCALE, _SCORE_SCALE = 2.0**9, 2.0**8
-_ROUNDING = 4 * 2.0**-23  # of a squared distance, relative to the squared norms that it is the difference of
+_ROUNDING = 4 * 2.0**-23  # of a squared distance, relative to the squared norms in the difference
 
 
 class _Halves(NamedTuple):
-    """A float32 array as the sum of two of 16 bits; the second is left out where its digits are not wanted."""
+    """A float32 array as the sum of two 16-bit arrays; `low` is `None` at a lower precision."""
 
     high: Array
     low: Array | None
@@ -62,12 +62,12 @@ def velocity_sums(
     """The sums of a velocity; see `sums`. All arrays are float32, points centred.
 
     Args:
-        kernel: its arrays are numbers, such as the bandwidth.
+        kernel: a kernel whose arrays are scalars, such as the bandwidth.
         at: the rows.
         source: the sources.
-        digits: see above.
-        tile: that of `tile_for` by default.
-        interpret: run on any device, slowly: for tests.
+        digits: the 16-bit products to compute.
+        tile: the tile size; `tile_for(...)` by default.
+        interpret: run slowly on any device, for tests.
     """
     m, d = at.shape
     width, shape = padded_width(d), _shape(kernel, at.dtype)
@@ -82,7 +82,7 @@ def velocity_sums(
     y = _halved(_padded(source.points * scale, tile.columns, width), digits.y)
     values, factors = _sources(kernel, source)
     v = [_halved(_padded(value, tile.columns, padded_columns(d + 1)), digits.v) for value in values]
-    # −2x·y and both norms, in the unit that the shape takes; the start is added to the rows' once, not to every pair
+    # −2x·y and both norms, in the unit of `shape`; its start is added to the rows' norms instead of to every pair.
     unit = shape.unit / scale**2
     norms = [unit * jnp.sum(_whole(some) ** 2, axis=1) for some in (x, y)]
     x_norms, y_norms = (jnp.stack([norm, _ROUNDING * norm]) for norm in norms)
@@ -92,25 +92,25 @@ def velocity_sums(
 
 
 class _Shape(NamedTuple):
-    """How a program gets from start + unit × r² to the kernel values that it multiplies, which start at `_LARGEST`.
+    """How the GPU program computes the scaled kernel values from start + unit × r²; at r = 0 they are `_LARGEST`.
 
-    `evaluate(read, r2)` does it, `read(i)` being the i-th of the scalars.
+    `evaluate(read, r2)` returns them, where `read(i)` is the i-th of the scalars.
     """
 
     unit: Array
     start: float
     falls: bool
-    """Whether the unit is negative, so that the start is the largest number."""
+    """Whether the unit is negative, so that the start is the largest value."""
     scalars: list[Array]
     evaluate: Any
     profiles: int
-    """1 where k is all that is needed, 2 where k' is too."""
+    """1 where only k is evaluated, 2 where k' is too."""
 
 
 def _shape(kernel: AbstractScalarKernel, dtype: Any) -> _Shape:
     value, derivative = kernel.profile(jnp.zeros((), dtype))
     slope = kernel.constant_slope(dtype)
-    if slope is not None:  # k' = slope × k says that k is an exponential: one instruction in base 2, started at 2¹⁴
+    if slope is not None:  # k' = slope × k, so k is an exponential: one `exp2` instruction, starting at 2¹⁴
         return _Shape(
             slope / math.log(2), math.log2(_LARGEST), True, [], lambda read, exponent: [jnp.exp2(exponent)], 1
         )
@@ -127,9 +127,10 @@ def _shape(kernel: AbstractScalarKernel, dtype: Any) -> _Shape:
 
 
 def _sources(kernel: AbstractScalarKernel, source: Scored) -> tuple[list[Array], Array]:
-    """What k, and k' where it is no multiple of k, are multiplied with: a column for every coordinate and the mass.
+    """The matrices that k, and k' where it is no multiple of k, are multiplied with, and their scales.
 
-    Scaled by column to suit 16 bits; the factors undo that.
+    They have a column for every coordinate and one for the mass. Each column is scaled to the range of 16-bit numbers;
+    the returned factors undo that.
     """
     weights = source.weights[:, None]
     slope = kernel.constant_slope(source.points.dtype)
@@ -143,7 +144,7 @@ def _sources(kernel: AbstractScalarKernel, source: Scored) -> tuple[list[Array],
             jnp.concatenate([2 * weights * source.points, 2 * weights], axis=1),
         ]
     at_zero = [jnp.abs(number) for number in kernel.profile(jnp.zeros((), source.points.dtype))]
-    # k and k' differ in scale and meet in one sum, so what they are multiplied with is brought to one scale too.
+    # k and k' have different scales and enter the same sum, so the matrices are scaled by k(0) and k'(0).
     parts = [own * part for own, part in zip(at_zero, columns, strict=False)]
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(part), axis=0) for part in parts]), axis=0)
     factors = jnp.where(largest > 0, largest, 1) / _SCORE_SCALE
@@ -162,7 +163,7 @@ def _call(
     tile: Tile,
     interpret: bool,
 ) -> Float[Array, "rows width"]:
-    from jax.experimental import pallas as pl  # takes a while, and few programs need it
+    from jax.experimental import pallas as pl  # a slow import that few programs need
     from jax.experimental.pallas import triton
 
     padded, width = x.high.shape
@@ -195,7 +196,7 @@ def _call(
 
 
 def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references: Any) -> None:
-    """The sums of `tile.rows` rows and some columns of the answer, over all sources."""
+    """The GPU program: `tile.rows` rows and a block of columns of the result, summed over all sources."""
     from jax.experimental import pallas as pl
 
     *inputs, out = references
@@ -212,16 +213,17 @@ def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references:
         def multiply(i: Any, inner: Array) -> Array:
             left, right = (_read(part, (rows, pl.ds(i * chunk, chunk))) for part, rows in ((x, slice(None)), (y, some)))
             turned = _Halves(right.high.T, None if right.low is None else right.low.T)
-            return _added(left, turned, inner) if few else inner + one * _added(left, turned, nothing)  # why: see below
+            # The factor `one` is explained below.
+            return _added(left, turned, inner) if few else inner + one * _added(left, turned, nothing)
 
         inner = nothing
         if few:
             for i in range(width // chunk):
                 inner = multiply(i, inner)
-        else:  # written out one after the other, many chunks would take minutes to compile
+        else:  # unrolled, many chunks take minutes to compile
             inner = jax.lax.fori_loop(0, width // chunk, multiply, inner)
         r2 = factor * inner + (own_norms[:, None] + y_norms[0, some][None, :])
-        if left_low and right_low:  # as exact as float32: what is within its rounding is no distance
+        if left_low and right_low:  # float32 precision: distances within its rounding are set to zero
             least = own_rounding[:, None] + y_norms[1, some][None, :]
             r2 = jnp.where(r2 >= least if shape.falls else r2 <= least, shape.start, r2)
         else:
@@ -229,8 +231,8 @@ def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references:
         part = jnp.zeros(total.shape, total.dtype)
         for values, column in zip(shape.evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
             part = _added(_split(values, both), _read(column, (some, slice(None))), part)
-        # Tensor cores cut off where they should round: over many tiles that adds up. Multiplying with a number that
-        # the compiler does not know to be one keeps the long sum out of them.
+        # Tensor cores truncate instead of rounding, which adds up over many tiles. Multiplying by `one`, which the
+        # compiler cannot know to be 1, keeps the long sum out of them.
         return total + one * part
 
     zero = jnp.zeros(out.shape, jnp.float32)
@@ -242,7 +244,7 @@ def _read(halves: _Halves, where: Any) -> _Halves:
 
 
 def _added(left: _Halves, right: _Halves, total: Array) -> Array:
-    """Total + left × right, the small products first."""
+    """Total + left × right, the smaller products added first."""
     if right.low is not None:
         total = total + _dot(left.high, right.low)
     if left.low is not None:
@@ -255,7 +257,7 @@ def _dot(a: Array, b: Array) -> Array:
 
 
 def _split(values: Array, both: bool) -> _Halves:
-    """On the chip: the first 10 binary digits, and the rest. Masking bits, which no compiler takes for a no-op."""
+    """Split on the chip into the first 10 binary digits and the rest, by a bit mask, which no compiler removes."""
     if not both:
         return _Halves(values.astype(jnp.float16), None)
     bits = jax.lax.bitcast_convert_type(values, jnp.int32) & np.int32(-(2**13))
@@ -264,7 +266,7 @@ def _split(values: Array, both: bool) -> _Halves:
 
 
 def _halved(values: Array, both: bool) -> _Halves:
-    # A cast to 16 bits and back would be optimised away; this is not.
+    # The compiler would remove a cast to 16 bits and back; it keeps `reduce_precision`.
     high = jax.lax.reduce_precision(values, exponent_bits=5, mantissa_bits=10)
     return _Halves(high.astype(jnp.float16), (values - high).astype(jnp.float16) if both else None)
 

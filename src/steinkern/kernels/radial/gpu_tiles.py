@@ -1,4 +1,4 @@
-"""How the work of the GPU kernel is laid on the chip: tiles, their memory, and the digits of the products."""
+"""The tiles of the GPU kernel, the on-chip memory that they take, and the digits of the products."""
 
 import warnings
 from functools import cache
@@ -14,15 +14,15 @@ Precision: TypeAlias = Literal["float32", "fast", "fastest"]
 PRECISIONS = get_args(Precision)
 
 CHUNK = 64
-"""Coordinates of a product."""
+"""The number of coordinates multiplied at a time."""
 _SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
-"""Of a program, by compute capability, as NVIDIA's programming guide has it."""
-_SPARE_KIB = 3  # what the compiler takes for itself
+"""The shared memory of a program by compute capability, from NVIDIA's programming guide."""
+_SPARE_KIB = 3  # used by the compiler
 _MOST_DIMENSIONS = 512
 
 
 class Tile(NamedTuple):
-    """How the work is laid on the chip: rows and sources at a time, warps of a program, sources loaded ahead."""
+    """The shape of a GPU program: rows and sources of a tile, warps, and pipeline stages (tiles loaded ahead)."""
 
     rows: int
     columns: int
@@ -30,7 +30,7 @@ class Tile(NamedTuple):
     stages: int
 
     def shared_bytes(self, d: int, digits: "Digits", profiles: int) -> int:
-        """What the compiler asks of the chip's memory: the rows, and the sources of every stage."""
+        """The shared memory that the compiler allocates: the rows, and the sources of every stage."""
         points, scores = coordinates_at_once(padded_width(d)), columns_held(padded_columns(d + 1))
         rows = 2 * self.rows * points * (1 + digits.x)
         return rows + 2 * self.stages * self.columns * (points * (1 + digits.y) + profiles * scores * (1 + digits.v))
@@ -38,9 +38,9 @@ class Tile(NamedTuple):
 
 @cache
 def shared_bytes() -> int:
-    """What a program may have of the memory on the chip of the GPU that JAX sees, or of an H200 where there is none.
+    """The shared memory available to a program on JAX's GPU, or on an H200 where there is no GPU.
 
-    0 on GPUs older than Ampere, for which Triton compiles nothing.
+    0 on GPUs older than Ampere, which Triton does not support.
     """
     if jax.default_backend() != "gpu":
         return (_SHARED_KIB[9, 0] - _SPARE_KIB) * 1024
@@ -51,7 +51,7 @@ def shared_bytes() -> int:
 
 @cache
 def missing() -> str:
-    """Why there can be no kernel here, whatever its size; empty where there may be one."""
+    """The reason why the GPU kernel cannot run here at any size; empty where it can."""
     if not shared_bytes():
         return "the GPU is older than Ampere (compute capability 8.0)"
     try:
@@ -62,11 +62,11 @@ def missing() -> str:
 
 
 def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
-    """The fastest of those tried on an H200 (benchmarks/gpu.py --tune), or smaller ones; `None` where none fits.
+    """The fastest tile measured on an H200 (benchmarks/gpu.py --tune), else a smaller one; `None` where none fits.
 
     Args:
         d: the dimension.
-        digits: of the products.
+        digits: the 16-bit products to compute.
         profiles: 1 where k' is a multiple of k, else 2.
     """
     if profiles == 2:
@@ -85,7 +85,7 @@ def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
 
 
 def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
-    """Whether "auto" takes this kernel here: numbers for arrays, not too many dimensions, and room on the chip."""
+    """Whether "auto" uses the GPU kernel: scalar arrays in `kernel`, at most 512 dimensions, and a tile that fits."""
     numbers = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
     if not numbers or d > _MOST_DIMENSIONS:
         return False
@@ -108,7 +108,7 @@ def _say_once(text: str) -> None:
 
 
 class Digits(NamedTuple):
-    """Of which factors the second half is multiplied too."""
+    """Which factors of the products keep their second 16-bit half; see the table in `gpu`."""
 
     x: bool
     y: bool
@@ -117,10 +117,11 @@ class Digits(NamedTuple):
 
 
 def digits_for(kernel: AbstractScalarKernel, d: int, precision: Precision) -> Digits:
-    """Those of the table above, and more for "fast" where they are needed or cost little.
+    """The digits of a precision, from the table in `gpu`; "fast" has more where they are needed or cheap.
 
-    In few dimensions products cost little beside the kernel's values. Where k is nearly the same for many pairs, and so
-    is its rounding, the second half of k is needed: with heavy tails, and in one to three dimensions.
+    In few dimensions products cost little beside the kernel's values. With heavy tails, and in one to three dimensions,
+    k and its rounding error are nearly the same for many pairs: the errors do not average out, and "fast" keeps the
+    second half of k.
     """
     if precision == "float32":
         return Digits(x=True, y=True, k=True, v=True)
@@ -131,25 +132,25 @@ def digits_for(kernel: AbstractScalarKernel, d: int, precision: Precision) -> Di
 
 
 def coordinates_at_once(width: int) -> int:
-    """Coordinates of the points that are on the chip together."""
+    """The number of coordinates of the points that are on the chip at a time."""
     return width if width <= 2 * CHUNK else CHUNK
 
 
 def columns_held(columns: int) -> int:
-    """Columns of the answer that one program holds."""
+    """The number of columns of the result that one program computes."""
     return min(columns, 4 * CHUNK)
 
 
 def padded_width(d: int) -> int:
-    """A power of two from 16 on, then a multiple of `CHUNK`; above twice that a multiple of two of them."""
+    """The padded dimension: a power of two from 16 up to `CHUNK`, above that a multiple of two chunks."""
     if d <= CHUNK:
         return max(16, 1 << (d - 1).bit_length())
     return -(-d // (2 * CHUNK)) * 2 * CHUNK
 
 
 def padded_columns(number: int) -> int:
-    """As wide as points are, but above twice a chunk a multiple of four.
+    """The padded number of columns: as `padded_width`, but a multiple of four chunks above two.
 
-    Every program computes the distances anew, so fewer programs with more columns are faster.
+    Every program recomputes the distances, so fewer programs with more columns are faster.
     """
     return padded_width(number) if number <= 2 * CHUNK else -(-number // (4 * CHUNK)) * 4 * CHUNK

@@ -1,7 +1,7 @@
-"""The sums over sources that lie on several devices: blocks of them pass round a ring.
+"""The sums over sources on several devices: blocks of sources pass round a ring.
 
-Every device keeps its own rows and adds up what the block that it holds gives them, then hands the block on. It never
-holds more than its share of the particles and one block, and all devices compute all the time.
+Every device keeps its rows, adds the sums over the block of sources that it holds, and sends the block to the next
+device. It holds only its share of the particles and one block, and all devices compute all the time.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ AXIS = "particles"
 
 
 def devices_in_ring(*counts: int) -> int:
-    """Over how many devices the mesh around this call spreads particles; 1 where it cannot spread so many evenly."""
+    """The number of devices in the "particles" axis of the current mesh; 1 where it does not divide all `counts`."""
     mesh = jax.sharding.get_abstract_mesh()
     size = mesh.shape[AXIS] if AXIS in mesh.axis_names else 1
     return size if all(count % size == 0 for count in counts) else 1
@@ -28,13 +28,13 @@ def devices_in_ring(*counts: int) -> int:
 def over_ring(
     sums: Callable[[Float[Array, "rows d"], Scored], Any], at: Float[Array, "m d"], source: Scored, devices: int
 ) -> Any:
-    """`sums(at, source)`, a pytree with one row for each row of `at` that adds up over sources.
+    """`sums(at, source)` over a ring, for a pytree of sums over sources with one row for each row of `at`.
 
     Args:
-        sums: the sums for the rows of one device and the sources of one.
+        sums: computes the sums of one device's rows over one block of sources.
         at: the rows.
         source: the sources.
-        devices: how many there are, two or more.
+        devices: the number of devices, at least two.
     """
     onward = [(device, (device + 1) % devices) for device in range(devices)]
 
@@ -47,8 +47,8 @@ def over_ring(
             return (jax.tree.map(jnp.add, total, sums(own, block)), hand_on(block)), None
 
         (total, last), _ = jax.lax.scan(add, (sums(own, block), hand_on(block)), None, devices - 2)
-        return jax.tree.map(jnp.add, total, sums(own, last))  # the last block is not handed on
+        return jax.tree.map(jnp.add, total, sums(own, last))  # the last block is not sent on
 
     rows = PartitionSpec(AXIS)
-    # Everything in it varies from device to device, so there is nothing to check; loops would have to say so.
+    # All values vary over devices, so the check of replication has no use; with it every loop would need annotations.
     return jax.shard_map(of_device, in_specs=(rows, rows), out_specs=rows, check_vma=False)(at, source)

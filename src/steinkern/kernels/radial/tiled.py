@@ -1,4 +1,4 @@
-"""The sums tile by tile: memory grows with the number of points, not with its square, on any device in any dtype."""
+"""The sums tile by tile: memory linear in the number of points, on any device, in any dtype."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ...core.particles import Scored
 
 ROWS, COLUMNS = 1024, 2048
-"""Of a tile: its distances and their kernel values stay in the caches of a CPU."""
+"""The size of a tile, whose distances and kernel values stay in the caches of a CPU."""
 
 
 def over_tiles(
@@ -20,18 +20,18 @@ def over_tiles(
     rows: int = ROWS,
     columns: int = COLUMNS,
 ) -> Any:
-    """`sums(at, source)`, a pytree with one row for each row of `at` that adds up over sources.
+    """`sums(at, source)` in tiles, for a pytree of sums over sources with one row for each row of `at`.
 
     Args:
-        sums: the sums for a few rows and sources.
+        sums: computes the sums of one tile.
         at: the rows.
         source: the sources.
-        rows: at a time, at most.
-        columns: sources at a time, at most.
+        rows: the most rows of a tile.
+        columns: the most sources of a tile.
     """
     m, n = at.shape[0], source.points.shape[0]
     rows, columns = _even(m, rows), _even(n, columns)
-    parts = jax.tree.map(lambda leaf: _tiles(leaf, columns), source)  # padded sources weigh nothing
+    parts = jax.tree.map(lambda leaf: _tiles(leaf, columns), source)  # padded sources have weight zero
 
     def of_rows(some: Float[Array, "rows d"]) -> Any:
         def add(total: Any, part: Scored) -> tuple[Any, None]:
@@ -47,12 +47,12 @@ def over_tiles(
 
 
 def _even(number: int, most: int) -> int:
-    """The size of the fewest tiles of at most `most`, as equal as they can be: little is filled up."""
+    """The tile size for the fewest tiles of at most `most`, with the least padding."""
     return -(-number // max(1, -(-number // most))) or 1
 
 
 def _tiles(array: Array, size: int) -> Array:
-    """(n, …) as (tiles, size, …), the last one filled up: with zeros, which are points like any other."""
+    """Reshape (n, …) to (tiles, size, …), the last tile padded with zeros, which are valid points."""
     missing = -array.shape[0] % size
     padded = jnp.pad(array, ((0, missing),) + ((0, 0),) * (array.ndim - 1))
     return padded.reshape(-1, size, *array.shape[1:])
