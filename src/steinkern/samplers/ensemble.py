@@ -1,4 +1,4 @@
-"""Independent maximum a posteriori estimates, a particle each: the deep ensemble, to compare with."""
+"""The deep ensemble: one independent maximum a posteriori estimate a particle, for comparison."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from .stein import SteinState, as_optimiser, transported
 
 
 class Ensemble(AbstractSampler):
-    """x_i ← x_i + ε s(x_i): every particle climbs to a mode of its own (Lakshminarayanan et al., 2017).
+    """x_i ← x_i + ε s(x_i): every particle climbs to a mode independently (Lakshminarayanan et al., 2017).
 
-    Not a posterior: nothing keeps particles apart that share a mode. On networks, whose modes are many, their spread
-    is a strong reference all the same.
+    The particles do not approximate the posterior: those of the same mode coincide. On networks, which have many modes,
+    their spread is still a strong baseline.
     """
 
     optimiser: optax.GradientTransformation

@@ -1,4 +1,4 @@
-"""Half-Bayesian fits: some parameters are particles, the rest are point estimates that all particles share."""
+"""Half-Bayesian fits: some parameters are particles, the others are point estimates that all particles share."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from .stein import as_optimiser
 
 
 class HalfBayesianState(NamedTuple):
-    """The inner sampler's state, the shared parameters, and what their optimiser remembers."""
+    """The inner sampler's state, the shared parameters, and the state of their optimiser."""
 
     inner: Any
     shared: PyTree
@@ -28,22 +28,22 @@ class HalfBayesianState(NamedTuple):
 
 
 class HalfBayesian(AbstractSampler):
-    """Moves the particles by any sampler, and what they share along the gradient of their mean log density.
+    """Moves the particles by any sampler, and the shared parameters along the gradient of the mean log density.
 
     With shared parameters v and particles x_1 … x_n a step is
 
         x_i ← a step of the inner sampler on x ↦ log p(x, v),
         v   ← v + ε (1/n) Σ_i ∇_v log p(x_i, v),
 
-    both from the same x and v. Wang et al. (2019) train the recurrent networks of their sentence classification so:
-    the output weights are particles, everything below them is shared.
+    both from the same x and v. Wang et al. (2019) train the recurrent networks of their sentence classification in this
+    way: the output weights are particles, and all layers below are shared.
 
     Args:
-        sampler: what moves the particles.
+        sampler: the sampler of the particles.
         optimiser: an optax optimiser of the shared parameters, or a number for Adagrad with that learning rate. Its
-            gradients are of the log density at full-data scale: give rules that do not rescale, such as plain SGD, a
-            learning rate divided by the number of data. Floating-point arrays among the shared leaves are trained;
-            functions, whole numbers and Python numbers stay as they are. They are not constrained.
+            gradients are of the log density at full-data scale: for rules that do not rescale, such as plain SGD,
+            divide the learning rate by the number of data. Floating-point arrays among the shared leaves are trained,
+            without constraints; functions, integers and Python numbers stay fixed.
     """
 
     sampler: AbstractSampler
@@ -68,13 +68,13 @@ class HalfBayesian(AbstractSampler):
             return jnp.mean(now.log_densities(state.points, batch))
 
         gradient = jax.grad(mean_log_density)(state.shared)
-        with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats inside
+        with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats
             updates, optimiser = self.optimiser.update(
                 jax.tree.map(jnp.negative, gradient), state.optimiser, state.shared
             )
             shared = optax.apply_updates(state.shared, updates)
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(shared)]))
-        # A step to shared parameters that are not finite must look like one, or it would be taken.
+        # A NaN norm marks a step to shared parameters that are not finite, so that recovery rejects it.
         norm = jnp.where(finite, info.velocity_norm, jnp.nan)
         return HalfBayesianState(inner, shared, optimiser), info._replace(velocity_norm=norm)
 
@@ -103,11 +103,11 @@ class HalfBayesian(AbstractSampler):
 
     @property
     def deterministic(self) -> bool:
-        return False  # particles may rest while what they share still moves
+        return False  # the shared parameters may still move after the particles have converged
 
 
 def _trained(shared: PyTree) -> PyTree:
-    """The floating-point arrays among the shared leaves; what else there is, such as functions, stays as it is."""
+    """The floating-point arrays among the shared leaves, which are trained; the other leaves become `None`."""
     arrays = eqx.filter(shared, eqx.is_inexact_array)
     if not jax.tree.leaves(arrays):
         raise ValueError("`shared` must hold at least one floating-point array to train, got none.")
@@ -119,7 +119,7 @@ def half_bayesian(sampler: Any, optimiser: Any = None) -> HalfBayesian:
 
     The optimiser is Adagrad with a learning rate of 0.3 by default.
 
-    Without it a target's shared parameters stay as they are given: a Bayesian last layer on a trained network.
+    With any other sampler a target's shared parameters stay fixed, as for a Bayesian last layer on a trained network.
     """
     if not isinstance(sampler, AbstractSampler) or isinstance(sampler, HalfBayesian):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")

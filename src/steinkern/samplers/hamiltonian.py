@@ -1,7 +1,7 @@
-"""Hamiltonian chains in a common metric: every particle a Markov chain, exact but for its own randomness.
+"""Hamiltonian Monte Carlo with one chain a particle and a metric that all chains share.
 
-The noise-corrected end of the family: where SVGD settles particles by repulsion, and settles them too closely in many
-dimensions, chains are spread as the target is. `steinkern.sample` runs them and places particles by what they saw.
+The chains leave the target invariant, so their spread is the target's. SVGD spreads particles by repulsion, which is
+too narrow in many dimensions. `steinkern.sample` runs these chains and computes particles from their draws.
 """
 
 import math
@@ -19,38 +19,38 @@ from ..kernels.diagnostics import stein_ratio
 from ..targets.target import AbstractTarget
 from .sampler import AbstractSampler, Info, root_mean_square
 
-_JITTER = (-1.0, 0.3)  # of the logarithm of each chain's step size, anew in every transition
-_LENGTH = math.pi / 2  # of a trajectory: a quarter turn of a standard Gaussian, which forgets its start
+_JITTER = (-1.0, 0.3)  # range of the uniform noise on the log step size, drawn for each chain and transition
+_LENGTH = math.pi / 2  # mean trajectory length; a quarter turn on a standard Gaussian ends independent of its start
 
 
 class ChainState(NamedTuple):
-    """Where the chains are, and what the target is there."""
+    """The positions of the chains, and the target's log densities and scores there."""
 
     points: Points
     log_densities: Float[Array, " n"]
     scores: Points
     acceptance: Float[Array, " n"]
-    """Of every chain's last trajectory: the probability that it was accepted."""
+    """The acceptance probability of every chain's last trajectory."""
     leaps: Int[Array, ""]
-    """Leapfrog steps of the last trajectory."""
+    """The number of leapfrog steps of the last trajectory."""
     outside: Int[Array, ""]
-    """Jumps of the last transition to where the log density is not finite, as beyond an edge. Trajectories are not
-    counted: where their steps are too long they end so far out that a smooth density overflows."""
+    """The number of jumps in the last transition to points whose log density is not finite, such as beyond an edge.
+    Trajectories are not counted: with too long steps they end so far out that even a smooth density overflows."""
 
 
 class Hamiltonian(AbstractSampler):
-    """One transition of Hamiltonian Monte Carlo for every particle, and a jump for half of them.
+    """One transition of Hamiltonian Monte Carlo for every particle, and a jump proposal for half of them.
 
-    Trajectories follow the leapfrog scheme in coordinates u = Rx whitened by the metric, for a quarter turn on average,
-    with a step size of its own for every chain, and are accepted by Metropolis' rule (Duane et al., 1987). A jump adds
-    the difference of two particles of the other half, x' = x + y − z (ter Braak, 2006): it goes from mode to mode where
-    the particles are in several. Both leave the target invariant.
+    Trajectories follow the leapfrog scheme in the whitened coordinates u = Rx, for a quarter turn on average, with a
+    random step size for every chain. They are accepted by Metropolis' rule (Duane et al., 1987). A jump adds the
+    difference of two particles of the other half, x' = x + y − z (ter Braak, 2006), and moves between modes where the
+    particles are in several. Both leave the target invariant.
 
     Args:
         metric: Q = RᵀR, near the inverse of the target's covariance.
-        step_size: of the leapfrog scheme, in whitened coordinates; near 1 for a target that is near to a Gaussian.
-        most_leaps: the longest trajectory, in steps.
-        share: of the particles that try to jump, 0 for none.
+        step_size: of the leapfrog scheme, in whitened coordinates; near 1 for a target that is nearly Gaussian.
+        most_leaps: the longest trajectory, in leapfrog steps.
+        share: the share of the particles that propose a jump; 0 for none.
     """
 
     metric: AbstractMetric
@@ -116,7 +116,7 @@ class Hamiltonian(AbstractSampler):
         return _chosen(accepted, moved, state)._replace(acceptance=probability, leaps=leaps, outside=none)
 
     def _jump(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
-        """Jumps of some chains by differences of others, which stay where they are: so the jump is symmetric."""
+        """Jumps by differences of chains that do not jump, which makes the proposal symmetric."""
         n = state.points.shape[0]
         order_key, pair_key, accept_key = jr.split(key, 3)
         order = jr.permutation(order_key, n)
@@ -125,7 +125,7 @@ class Hamiltonian(AbstractSampler):
         one_key, other_key = jr.split(pair_key)
         one = jr.randint(one_key, (number,), 0, n - number)
         apart = jr.randint(other_key, (number,), 1, n - number)
-        two = jnp.remainder(one + apart, n - number)  # any of them but the first
+        two = jnp.remainder(one + apart, n - number)  # uniform over the others except `one`
         points = state.points[jumping] + state.points[others[one]] - state.points[others[two]]
         values, scores = _look(target, points, batch)
         gain = values - state.log_densities[jumping]

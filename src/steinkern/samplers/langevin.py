@@ -1,4 +1,4 @@
-"""Stochastic gradient Langevin dynamics as parallel, independent chains: one particle, one chain."""
+"""Stochastic gradient Langevin dynamics: every particle is an independent chain."""
 
 from typing import Any, NamedTuple
 
@@ -75,18 +75,18 @@ class PreconditionedState(NamedTuple):
 
 
 class PSGLD(AbstractSampler):
-    """θ ← θ + ε (G s + Γ) + √(2εG) ξ with G = 1/(λ + √V): preconditioned SGLD (Li et al., 2016), a chain a particle.
+    """θ ← θ + ε (G s + Γ) + √(2εG) ξ with G = 1/(λ + √V), for every particle: preconditioned SGLD (Li et al., 2016).
 
-    V ← αV + (1−α) ḡ² is a running second moment of the mean per-example gradient ḡ of the log-likelihood (of the log
-    density itself where there are no examples); the score s is at full-data scale.
+    V ← αV + (1−α) ḡ² is a running second moment of ḡ, the mean per-example gradient of the log-likelihood (the gradient
+    of the log density where there are no examples). The score s is at full-data scale.
 
     Args:
         step_size: ε, a number or a schedule of the step count.
         decay: α.
         stabiliser: λ.
-        correction: include Γ_i = ∂G_i/∂θ_i, one Hessian diagonal a step. Without it, as is usual, a G that adapts
-            along the chain biases its law, towards p/G where α = 0.
-        freeze_after: stop adapting G after so many steps; the chain is then exact up to discretisation.
+        correction: include Γ_i = ∂G_i/∂θ_i, which takes one Hessian diagonal a step. Without it, as is usual, the
+            adaptation of G biases the law of the chain, towards p/G where α = 0.
+        freeze_after: the number of steps after which G stays fixed; the chain is then exact up to discretisation.
     """
 
     step_size: Any = eqx.field(converter=as_number)
@@ -141,7 +141,7 @@ class PSGLD(AbstractSampler):
         base, base_gradient = jax.value_and_grad(target.log_base)(point)
         number = cast_like(target.num_data_in(batch), point)
         score = cast_like(target.power, point) * (base_gradient + number * mean_gradient)
-        score = jnp.where(jnp.isfinite(likelihood + base), score, jnp.nan)  # as `AbstractTarget.score` has it
+        score = jnp.where(jnp.isfinite(likelihood + base), score, jnp.nan)  # as in `AbstractTarget.score`
 
         new_share = jnp.where(adapting, 1 - cast_like(self.decay, point), 0)
         second_moment = (1 - new_share) * second_moment + new_share * mean_gradient**2

@@ -24,8 +24,8 @@ def newton_velocity(
 ) -> Points:
     """H̃_i⁻¹ φ_k(x_i) for every particle, with the scalar kernel k(‖x − y‖²_Q) in the metric Q.
 
-    φ_k is the standard SVGD velocity of that scalar kernel. Since Eq. (14) says φ_{K_Q} = Q⁻¹φ_k, it is Q times the
-    velocity of the preconditioned kernel.
+    φ_k is the SVGD velocity of that scalar kernel. By Eq. (14), φ_{K_Q} = Q⁻¹φ_k, so φ_k is Q times the velocity of the
+    preconditioned kernel.
     """
     drive = Preconditioned(Isotropic(kernel), metric).velocity(source.points, source)
     standard = jax.vmap(metric.multiply)(drive)
@@ -39,7 +39,7 @@ def newton_velocity(
 def newton_matrices(
     kernel: AbstractScalarKernel, metric: AbstractMetric, source: Scored, hessians: Float[Array, "n d d"]
 ) -> Float[Array, "n d d"]:
-    """H̃_i = Σ_j w_j [H(x_j) k(x_j, x_i)² + ∇k ∇kᵀ], the display below Eq. (19); n d² numbers, never n² d²."""
+    """H̃_i = Σ_j w_j [H(x_j) k(x_j, x_i)² + ∇k ∇kᵀ], the display below Eq. (19), with n d² memory instead of n² d²."""
     n, d = source.points.shape
     whitened = jax.vmap(metric.whiten)(source.points)
     whitened = whitened - jnp.mean(whitened, axis=0, keepdims=True)

@@ -1,4 +1,4 @@
-"""The contract that every sampler keeps: data plus `init` and `step`."""
+"""The interface of samplers: settings, `init` and `step`."""
 
 import abc
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ from ..targets.target import AbstractTarget
 
 
 class State(Protocol):
-    """What a sampler carries from step to step; at least the particles."""
+    """The state that a sampler carries from step to step; it holds at least the particles."""
 
     @property
     def points(self) -> Float[Array, "n d"]:
@@ -23,18 +23,18 @@ class State(Protocol):
 
 
 class Info(NamedTuple):
-    """What a step tells about itself."""
+    """Diagnostics of one step."""
 
     velocity_norm: Scalar
     """Root mean square, over particles and coordinates, of the velocity (of the drift, for Langevin samplers)."""
     step_size: Scalar
     """Root mean square of the move over that of the velocity: the effective step size."""
     stein_ratio: Scalar
-    """See `steinkern.stein_ratio`: 1 in expectation at exact draws, above it where particles have spread too far."""
+    """See `steinkern.stein_ratio`: 1 in expectation at exact draws, larger where particles are spread too far."""
 
 
 class AbstractSampler(OneLine):
-    """Moves particles. One step is a pure function of (key, state, target, batch)."""
+    """Moves particles towards a target. One step is a pure function of (key, state, target, batch)."""
 
     @abc.abstractmethod
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> Any:
@@ -42,7 +42,7 @@ class AbstractSampler(OneLine):
 
     @abc.abstractmethod
     def step(self, key: Key, state: Any, target: AbstractTarget, batch: Batch = None) -> tuple[Any, Info]:
-        """The next state, and what happened."""
+        """The next state, and the diagnostics of the step."""
 
     @property
     def deterministic(self) -> bool:
@@ -55,29 +55,29 @@ class AbstractSampler(OneLine):
         return True
 
     def target_at(self, state: Any, target: AbstractTarget) -> AbstractTarget:
-        """The target that the particles of `state` stand for: another one where a sampler moves shared parameters."""
+        """The target at the shared parameters of `state`, where the sampler trains them; else `target` itself."""
         return target
 
     @property
     def interacting(self) -> bool:
-        """Whether the particles keep one another apart, so that their spread is meant to be the target's."""
+        """Whether the particles repel one another, so that their spread can be compared with the target's."""
         return True
 
     @property
     def samples_target(self) -> bool:
-        """Whether the particles are meant as draws of the target, so that they can be checked against it."""
+        """Whether the particles approximate the target, so that they can be checked against it."""
         return True
 
     def coupling(self, state: Any, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
-        """The kernel of the next step, where its numbers may be such that particles do not feel one another."""
+        """The kernel of the next step, for samplers whose kernel may decouple the particles; else `None`."""
         return None
 
     def damped(self, factor: float) -> "AbstractSampler | None":
-        """The same sampler with `factor` times the damping of its metrics; `None` where it factorises none."""
+        """A copy with `factor` times the damping of its metrics; `None` for samplers without damping."""
         return None
 
     def check(self, points: Points) -> None:
-        """Raise where the sampler does not fit the particles, before anything runs."""
+        """Raise where the sampler does not fit the particles; called before a run."""
         return None
 
 

@@ -35,7 +35,7 @@ from .sampler import AbstractSampler, Info, make_info
 
 
 class SteinState(NamedTuple):
-    """The particles, and what the optimiser and the kernel rule remember."""
+    """The particles, and the states of the optimiser and of the kernel rule."""
 
     points: Points
     optimiser: Any
@@ -72,16 +72,17 @@ class SVGD(AbstractSampler):
 
 
 class GradientFreeSVGD(AbstractSampler):
-    """SVGD that never differentiates the target: importance weights w = ρ/p and the score of a surrogate ρ.
+    """SVGD without gradients of the target: importance weights w = ρ/p and the score of a surrogate ρ.
 
     K(x, y) = k(x, y) w(x) w(y) I turns the score s into s + ∇log w = ∇log ρ (Han and Liu, 2018).
 
     Args:
-        rule: the kernel k, by a rule that needs no curvature.
+        rule: the rule of the kernel k, which must not need curvature.
         surrogate: log ρ, a function of the parameters like the target's log density.
         optimiser: the step rule.
         normalise: divide the weights by their sum over the particles and drop the outer w(x), as Han and Liu do in
-            practice: the direction no longer depends on unknown constants. False is the kernel above to the letter.
+            practice, so that the direction does not depend on unknown constants. `False` computes exactly the kernel
+            above.
     """
 
     rule: AbstractKernelRule
@@ -101,7 +102,7 @@ class GradientFreeSVGD(AbstractSampler):
         log_rho, surrogate_scores = jax.vmap(jax.value_and_grad(surrogate.log_density))(points)
         log_weights = log_rho - target.log_densities(points, batch)
         if self.normalise:
-            # Uniform weights are 1/n, so n × softmax makes w = 1 the vanilla velocity.
+            # `Scored.uniform` has weights 1/n, so the factor n gives the velocity of plain SVGD for w = 1.
             log_weights = jax.nn.log_softmax(log_weights) + jnp.log(jnp.asarray(points.shape[0], points.dtype))
         rule, kernel = self.rule.update(state.rule, target, points, batch)
         source = Scored.uniform(points, surrogate_scores)
@@ -122,11 +123,11 @@ class SVN(AbstractSampler):
     """x_i ← x_i + ε H̃_i⁻¹ φ_k(x_i): Stein variational Newton (Detommaso et al., 2018), Eq. (19).
 
     Args:
-        curvature: H(x). The matrices H̃_i add rank-one terms, so a structured operator is used as a dense matrix here.
+        curvature: H(x). The matrices H̃_i add rank-one terms, so a structured operator is converted to a dense matrix.
         kernel: a radial scalar kernel.
         optimiser: the step rule.
-        metric: "mean" measures the kernel's distances in the mean curvature; "identity" in the coordinates as they
-            are. With "mean" and the fixed bandwidth d, `RBF(d)`, it is the scaled Hessian kernel of Detommaso et al.
+        metric: "mean" measures the kernel's distances in the mean curvature, "identity" in Euclidean distance. With
+            "mean" and the fixed bandwidth d, `RBF(d)`, it is the scaled Hessian kernel of Detommaso et al.
         damping: of the solves, relative to the scale of each H̃_i.
     """
 
@@ -163,8 +164,8 @@ class SVN(AbstractSampler):
 def transported(
     optimiser: optax.GradientTransformation, state: SteinState, velocity: Points, scores: Points | None, rule: Any
 ) -> tuple[SteinState, Info]:
-    """The particles moved along `velocity` by the step rule. Optax descends: its minus sign stands here alone."""
-    with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats inside
+    """Move the particles along `velocity` by the optax step rule, which descends: it gets −velocity as its gradient."""
+    with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats
         updates, optimiser_state = optimiser.update(-velocity, state.optimiser, state.points)
         moved = optax.apply_updates(state.points, updates)
     return SteinState(moved, optimiser_state, rule), make_info(state.points, velocity, moved, scores)
@@ -174,10 +175,10 @@ def svgd(kernel: Any = None, optimiser: Any = None) -> SVGD:
     """Stein variational gradient descent with one kernel for all particles.
 
     Args:
-        kernel: a scalar kernel (times the identity), a matrix kernel such as `Graphical(...)`, or a plain function
-            K(x, y) with a d×d result. `RBF()` with the median bandwidth by default: vanilla SVGD.
-        optimiser: an optax optimiser, or a number for Adagrad with that learning rate. Keep one optimiser object for
-            several fits: a new one compiles anew.
+        kernel: a scalar kernel (times the identity), a matrix kernel such as `Graphical(...)`, or a function K(x, y)
+            with a d×d result. The default, `RBF()` with the median bandwidth, is vanilla SVGD.
+        optimiser: an optax optimiser, or a number for Adagrad with that learning rate. Reuse one optimiser object over
+            several fits: a new object causes a new compilation.
     """
     return SVGD(FixedKernel(as_matrix_kernel(RBF() if kernel is None else kernel)), as_optimiser(optimiser))
 
@@ -198,19 +199,19 @@ def matrix_svgd(
     temperature: Any = 1.0,
     weighting: Weighting = "exact",
 ) -> SVGD:
-    """Matrix-SVGD: one metric for all ("average", Eqs. (13) to (15)) or one an anchor ("mixture", Eqs. (16) to (18)).
+    """Matrix-SVGD with one metric ("average", Eqs. (13) to (15)) or one for each anchor ("mixture", Eqs. (16) to (18)).
 
     Args:
         kind: "average" or "mixture".
-        curvature: what the metrics are made of, such as `Hessian()` or `Fisher(model, Bernoulli())`.
+        curvature: the curvature that is factorised into metrics, such as `Hessian()` or `Fisher(model, Bernoulli())`.
         kernel: K0 of Eq. (12); `RBF()` with the median bandwidth in the metric by default.
         optimiser: an optax optimiser, or a number for Adagrad with that learning rate.
         damping: added to every metric, relative to its mean eigenvalue.
         decay: of the running average of curvature over minibatches, min(1 − 1/t, decay); 0 for none.
-        refresh_every: factorise the metric anew every so many steps.
-        measure_every: add to the running average every so many steps.
-        per_block: a kernel of its own for each block of the curvature, such as each layer of `KFAC`.
-        anchors: for the mixture, `None` for all particles, a number of them, or an (l, d) array of points in
+        refresh_every: the number of steps between two factorisations of the metric.
+        measure_every: the number of steps between two updates of the running average.
+        per_block: use a separate kernel for each block of the curvature, such as each layer of `KFAC`.
+        anchors: for the mixture, `None` for all particles, a number of particles, or an (l, d) array of points in
             unconstrained coordinates.
         own_share: for the mixture, α in Q_l ← α Q_l + (1 − α) mean Q.
         temperature: for the mixture's weights; 1 is Eq. (17). In many dimensions a rule such as `Median()` keeps the
@@ -274,14 +275,14 @@ def _is_one(value: Any) -> bool:
 
 
 def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
-    """An optax optimiser as it is; a number, or a schedule, as Adagrad's learning rate; `None` as the default."""
+    """An optax optimiser: as given, Adagrad for a learning rate or a schedule of it, Adagrad at 0.3 for `None`."""
     if optimiser is None:
         return _adagrad(0.3)
     if isinstance(optimiser, bool):
         raise ValueError(f"`optimiser` must be a positive number, got {optimiser!r}.")
     if is_real_number(optimiser):
         check_positive("optimiser", optimiser)
-        if not is_concrete(optimiser):  # many learning rates at once, under `vmap`
+        if not is_concrete(optimiser):  # a learning rate under `vmap`
             return optax.adagrad(optimiser, initial_accumulator_value=0.0)
         return _adagrad(float(optimiser))
     if callable(optimiser) and _is_schedule(optimiser):
@@ -294,7 +295,7 @@ def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
 
 
 def _is_schedule(function: Any) -> bool:
-    """Whether it gives a number for a count of steps; `optax.adam`, not called, gives an optimiser."""
+    """Whether `function(0)` is a number; that of `optax.adam`, passed without a call, is an optimiser."""
     try:
         value = function(0)
     except Exception:
@@ -304,5 +305,5 @@ def _is_schedule(function: Any) -> bool:
 
 @cache
 def _adagrad(learning_rate: Any) -> optax.GradientTransformation:
-    # One object for one learning rate: a compiled step is found again by the identity of its optimiser.
+    # The same learning rate gives the same object, since compiled steps are cached by the identity of the optimiser.
     return optax.adagrad(learning_rate, initial_accumulator_value=0.0)
