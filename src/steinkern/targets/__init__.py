@@ -1,4 +1,4 @@
-"""What to sample from: log densities, supports, likelihoods, curvature, models, and where particles start.
+"""Targets: log densities, supports, likelihoods, curvature, models and initial particles.
 
-Targets never see a kernel.
+They do not depend on kernels.
 """

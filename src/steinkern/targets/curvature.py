@@ -1,4 +1,4 @@
-"""Curvature of −log p at a point: positive semidefinite, at full-data scale, as an operator that may be averaged."""
+"""Curvature of −log p at a point, as a positive semidefinite operator at full-data scale."""
 
 import abc
 from collections.abc import Callable
@@ -34,13 +34,14 @@ class Hessian(AbstractCurvature):
     """H(x) = −∇²log p(x), the exact Hessian of Eq. (15), with negative curvature repaired.
 
     Args:
-        repair: what becomes of eigenvalues λ (of the entries, for the diagonal): "absolute" takes |λ| (a saddle is left
-            as fast as a bowl of the same curvature is entered), "clip" takes max(λ, 0), `None` leaves them.
-        floor: repaired eigenvalues are at least floor × the mean of |λ|. Small, because a stiff posterior has small
-            eigenvalues of its own; 1e-3 tames the long steps near the inflections of a target that is far from convex.
-        diagonal: keep the diagonal alone.
+        repair: the treatment of eigenvalues λ (of the entries, for the diagonal): "absolute" takes |λ| (particles leave
+            a saddle as fast as they enter a bowl of the same curvature), "clip" takes max(λ, 0), `None` keeps λ.
+        floor: repaired eigenvalues are at least floor × the mean of |λ|. The default is small because the true
+            eigenvalues of a stiff posterior may be; 1e-3 limits long steps near the inflections of a target that is far
+            from log-concave.
+        diagonal: keep only the diagonal.
 
-    Departs from the paper: it does not say what happens where the Hessian is indefinite. `repair=None` is its formula.
+    Departs from the paper, which does not treat indefinite Hessians. `repair=None` is its formula.
     """
 
     repair: Repair = eqx.field(default="absolute", static=True)
@@ -57,13 +58,13 @@ class Hessian(AbstractCurvature):
 
 
 class GaussNewton(AbstractCurvature):
-    """JᵀJ of a residual map r, where −log p = ½‖r‖² + const, so that it is positive semidefinite everywhere.
+    """JᵀJ for the Jacobian J of a residual map r with −log p = ½‖r‖² + const; positive semidefinite everywhere.
 
     Args:
-        residual: `residual(parameters, example)` for a `Posterior`, whose log-likelihood of one example is −½‖r‖²; the
-            positive part of the prior's own curvature is added. For a `LogDensity`, `residual(parameters)` of the whole
-            log density.
-        diagonal: keep the diagonal alone.
+        residual: for a `Posterior`, `residual(parameters, example)` with the log-likelihood −½‖r‖² of one example; the
+            positive part of the prior's curvature is added. For a `LogDensity`, `residual(parameters)` of the whole log
+            density.
+        diagonal: keep only the diagonal.
     """
 
     residual: Any
@@ -80,16 +81,16 @@ class GaussNewton(AbstractCurvature):
 
 
 class Fisher(AbstractCurvature):
-    """The exact Fisher information of the likelihood, Σ JᵀΛJ, plus the positive part of the prior's own curvature.
+    """The exact Fisher information of the likelihood, Σ JᵀΛJ, plus the positive part of the prior's curvature.
 
-    J is the Jacobian of the model's output and Λ the likelihood's Fisher information in that output, expected over
-    labels: no label is read. For exponential families in their natural parameters (logistic, softmax, Gaussian mean)
-    this is also the generalised Gauss-Newton matrix.
+    J is the Jacobian of the model's output. Λ is the likelihood's Fisher information in that output, an expectation
+    over labels, so the observed labels do not enter. For exponential families in their natural parameters (logistic,
+    softmax, Gaussian mean) this is also the generalised Gauss-Newton matrix.
 
     Args:
         model: `model(parameters, example)`, the output (logits, means) for one example.
         likelihood: `Bernoulli()`, `Categorical()` or `Gaussian(variance)`.
-        diagonal: keep the diagonal alone.
+        diagonal: keep only the diagonal.
     """
 
     model: Any
@@ -106,12 +107,12 @@ class Fisher(AbstractCurvature):
 
 
 class EmpiricalFisher(AbstractCurvature):
-    """Σ g gᵀ over per-example gradients g of the log-likelihood, plus the positive part of the prior's own curvature.
+    """Σ g gᵀ over the per-example gradients g of the log-likelihood, plus the positive part of the prior's curvature.
 
     Args:
-        centred: subtract the mean gradient first: N × the covariance of the gradients, as the released code of the
-            paper does for logistic regression. Uncentred by default: the second moment.
-        diagonal: keep the diagonal alone.
+        centred: subtract the mean gradient, which gives N × the covariance of the gradients, as the released code of
+            the paper does for logistic regression. By default it is the uncentred second moment.
+        diagonal: keep only the diagonal.
     """
 
     centred: bool = eqx.field(default=False, static=True)
@@ -150,7 +151,7 @@ def _generalised_gauss_newton(
         jacobian = derivative(output)(point)
         return jnp.stack([jacobian, jnp.matmul(weight(value), jacobian, precision="highest")])
 
-    # Contracted over all examples at once: a d×d matrix for each example would be the largest array of a step.
+    # One contraction over all examples: a d×d matrix for each example would be the largest array of a step.
     pairs = target.over_examples(one, batch)
     scale = likelihood_scale(target, point, batch)
     if diagonal:
@@ -160,12 +161,12 @@ def _generalised_gauss_newton(
 
 
 def likelihood_scale(target: AbstractTarget, point: Vector, batch: Batch) -> Scalar:
-    """What the sum over a batch of examples is multiplied by: the tempering power × N/b."""
+    """The factor of a sum over a batch of examples: the tempering power × N/b."""
     return cast_like(target.power, point) * target.data_scale(batch, point.dtype)
 
 
 def _with_base(target: AbstractTarget, point: Vector, likelihood: AbstractOperator) -> AbstractOperator:
-    """The likelihood's curvature plus the positive part of the prior's (and the constraints' Jacobian's) own."""
+    """The likelihood's curvature plus the positive part of that of `log_base`, the prior and the Jacobian."""
 
     def log_base(x: Vector) -> Scalar:
         return cast_like(target.power, x) * target.log_base(x)
@@ -185,7 +186,7 @@ def _negative_hessian(
 
 
 def hessian_diagonal(function: Callable[[Vector], Scalar], point: Vector) -> Vector:
-    """The diagonal of ∇²f, by d Hessian-vector products and no d×d result."""
+    """The diagonal of ∇²f by d Hessian-vector products, without a d×d array."""
 
     def entry(index: Array) -> Scalar:
         direction = jax.nn.one_hot(index, point.shape[0], dtype=point.dtype)

@@ -1,4 +1,4 @@
-"""First particles: from a prior, from a Gaussian, or around a mode."""
+"""Initial particles: draws from a prior, from a Gaussian, or around a mode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ from .target import AbstractTarget, as_target
 
 
 def prior(key: KeyLike, draw: Callable[[Key], PyTree], num_particles: int) -> PyTree:
-    """Independent draws: `draw(key)` gives one particle's pytree."""
+    """Independent draws from a prior, where `draw(key)` returns one particle's pytree."""
     check_count("num_particles", num_particles)
     check_callable("draw", draw, "a function of a key that gives one particle")
     return jax.vmap(draw)(jr.split(as_key(key), num_particles))
@@ -43,7 +43,7 @@ def gaussian(key: KeyLike, centre: PyTree, num_particles: int, scale: Any = 1.0,
     """Normal draws around one particle's pytree `centre`, with standard deviation `scale` in every coordinate.
 
     With `support` (see `steinkern.LogDensity`) the noise is added in unconstrained coordinates, so that all particles
-    lie inside.
+    lie inside the support.
     """
     check_count("num_particles", num_particles)
     key, centre = as_key(key), as_particle("centre", centre)
@@ -55,7 +55,7 @@ def gaussian(key: KeyLike, centre: PyTree, num_particles: int, scale: Any = 1.0,
 
 
 def _as_scale(value: Any, point: Vector) -> Array:
-    """A positive standard deviation for all coordinates, or one for each."""
+    """Check and broadcast the standard deviation: one positive number, or one for each coordinate."""
     if isinstance(value, list | tuple | np.ndarray):
         value = as_array("scale", value)
     check_positive("scale", value)
@@ -79,17 +79,17 @@ def around_mode(
 ) -> PyTree:
     """Normal draws around a mode, with the covariance of the Laplace approximation times scale².
 
-    The mode is that of the density in unconstrained coordinates, found by L-BFGS from `start`; the covariance is the
-    inverse of the repaired Hessian there. A good start for everything else; not a posterior by itself.
+    L-BFGS finds the mode of the density in unconstrained coordinates from `start`; the covariance is the inverse of the
+    repaired Hessian there. The draws are good initial particles for any sampler, and no posterior by themselves.
 
     Args:
         key: PRNG key.
         target: as for `fit`.
         start: one particle's pytree, in the parameters' own coordinates.
-        num_particles: how many to draw.
-        data: as for `fit`; all of them are used.
+        num_particles: the number of draws.
+        data: as for `fit`; all examples are used.
         scale: widens (above 1) or narrows the draws.
-        max_steps: of L-BFGS.
+        max_steps: the most steps of L-BFGS.
     """
     check_count("num_particles", num_particles)
     check_count("max_steps", max_steps)
@@ -124,7 +124,7 @@ def around_mode(
 def _laplace(
     target: AbstractTarget, start: Vector, data: Batch, max_steps: int
 ) -> tuple[Vector, AbstractMetric, Scalar, Scalar]:
-    """The mode, the metric there, log p there, and how far the mode still is, in standard deviations a coordinate."""
+    """The mode, the metric there, log p there, and the size of the next Newton step in standard deviations."""
     mode = _minimise(lambda x: -target.log_density(x, data), start, max_steps)
     metric = Hessian()(target, mode, data).factorise(1e-6)
     offset = jnp.sqrt(jnp.mean(metric.pull_score(target.score(mode, data)) ** 2))
@@ -132,7 +132,7 @@ def _laplace(
 
 
 def _minimise(loss: Callable[[Vector], Scalar], start: Vector, max_steps: int) -> Vector:
-    """L-BFGS until the gradient has fallen to the square root of the precision, relative to where it began."""
+    """Minimise by L-BFGS until the gradient's norm is √eps times that at the start, or for `max_steps` steps."""
     solver = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(loss)
     first = optax.tree.norm(jax.grad(loss)(start))
@@ -149,5 +149,5 @@ def _minimise(loss: Callable[[Vector], Scalar], start: Vector, max_steps: int) -
         updates, state = solver.update(gradient, state, x, value=value, grad=gradient, value_fn=loss)
         return optax.apply_updates(x, updates), state, count + 1
 
-    with jax.numpy_dtype_promotion("standard"):  # optax mixes integer types inside
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integer types
         return jax.lax.while_loop(unfinished, step, (start, solver.init(start), jnp.zeros((), jnp.int32)))[0]

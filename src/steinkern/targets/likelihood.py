@@ -15,7 +15,7 @@ from ..core.types import Matrix, Scalar, as_number, cast_like, check_positive, i
 
 
 class AbstractLikelihood(OneLine):
-    """p(y | output) for one example, where the output is a vector that a model computes."""
+    """p(label | output) for one example, where the output is a vector that a model computes."""
 
     @abc.abstractmethod
     def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
@@ -23,23 +23,23 @@ class AbstractLikelihood(OneLine):
 
     @abc.abstractmethod
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
-        """−E_y ∇² log p(y | output), k×k; it does not depend on the observed label."""
+        """−E_y ∇² log p(y | output), k×k, the expectation over labels y given the output."""
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
-        """Raise `ValueError` where some of `labels`, one a row, is none that this likelihood knows.
+        """Raise `ValueError` where a label is outside the likelihood's sample space.
 
-        Inside a compiled log density there is nothing to raise with: there such a label has log-probability NaN, and
-        so has its gradient, which `fit` refuses or ends at.
+        A compiled log density cannot raise. There the log-probability of such a label and its gradient are NaN, which
+        `fit` reports.
 
         Args:
-            labels: any number of them, with a leading axis of examples; traced ones pass.
-            num_outputs: of the model, where it matters.
+            labels: an array with a leading axis of examples; traced arrays are not checked.
+            num_outputs: the number of the model's outputs, which `Categorical` checks against.
         """
         return None
 
 
 class Bernoulli(AbstractLikelihood):
-    """Labels 0 or 1; each output is a logit. One logit a label."""
+    """Independent labels 0 or 1, each with an output as its logit."""
 
     def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
         label = _real(label, output).reshape(output.shape)
@@ -67,9 +67,9 @@ class Categorical(AbstractLikelihood):
                 "`argmax(axis=-1)`."
             )
         label = jnp.asarray(label).reshape(())
-        if label.dtype.itemsize < 4:  # too narrow to count many classes
+        if label.dtype.itemsize < 4:  # such a dtype cannot hold many classes
             label = label.astype(jnp.float32 if jnp.issubdtype(label.dtype, jnp.floating) else jnp.int32)
-        # By comparison, not by an index: a gather under `vmap` takes another class for one out of range.
+        # Selects by comparison: an index out of range would be clamped to another class under `vmap`.
         chosen = jnp.arange(output.shape[0]).astype(label.dtype) == label
         known = jnp.where(jnp.any(chosen), jnp.ones((), output.dtype), jnp.nan)
         return jnp.sum(jnp.where(chosen | jnp.isnan(known), jax.nn.log_softmax(known * output), 0))
@@ -88,7 +88,7 @@ class Categorical(AbstractLikelihood):
 
 
 class Gaussian(AbstractLikelihood):
-    """Labels with independent normal noise; the outputs are the means. One variance, or one an output."""
+    """Labels with independent normal noise; the outputs are the means. One variance, or one for each output."""
 
     variance: Any = eqx.field(default=1.0, converter=as_number)
 
@@ -108,10 +108,10 @@ class Gaussian(AbstractLikelihood):
 
 
 class GaussianNoise(AbstractLikelihood):
-    """Labels with independent normal noise of unknown variance; the outputs are m means and, last, its logarithm.
+    """Labels with independent normal noise of unknown variance; the outputs are m means, then the log variance.
 
-    A model that appends a parameter of its own to its prediction so infers the noise with everything else. Means and
-    variance are orthogonal: the Fisher information is diagonal, 1/variance for each mean and m/2 for the logarithm.
+    A model that appends a parameter to its prediction infers the noise together with its other parameters. The Fisher
+    information is diagonal: 1/variance for each mean and m/2 for the log variance.
     """
 
     def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
@@ -129,14 +129,14 @@ class GaussianNoise(AbstractLikelihood):
 
 
 def _real(label: Any, output: Array) -> Array:
-    """A label in the precision of the output; a complex one would lose its imaginary part."""
+    """A label in the precision of the output; complex labels are refused."""
     if jnp.iscomplexobj(label):
         raise ValueError(f"`label` must be a real number, got {jnp.result_type(label)}.")
     return cast_like(label, output)
 
 
 def _check_finite(labels: Any) -> None:
-    """Raise unless every label is a finite real number; traced ones pass."""
+    """Raise unless every label is a finite real number; traced labels are not checked."""
     if is_concrete(labels):
         given = as_numpy("labels", labels)
         known = np.isfinite(given) & (not np.iscomplexobj(given))
@@ -144,7 +144,7 @@ def _check_finite(labels: Any) -> None:
 
 
 def _refuse(labels: np.ndarray, known: np.ndarray, expected: str, way_out: str) -> None:
-    """Raise unless every label is known."""
+    """Raise, with the first unknown labels, unless every label is `known`."""
     if not np.all(known):
         shown = ", ".join(f"{value:g}" for value in np.unique(labels[~known].real.astype(np.float64))[:3])
         raise ValueError(f"`labels` must be {expected}, got {shown} among {labels.size}. {way_out}")

@@ -1,4 +1,4 @@
-"""Bayesian models that the experiments and many users share, as pytrees whose every leaf is a parameter."""
+"""Common Bayesian models, as pytrees whose leaves are all parameters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from .target import Posterior
 class RegressionNetwork(eqx.Module):
     """A fully connected ReLU network and the logarithm of its noise variance: one particle of a Bayesian network.
 
-    Calling it gives what `GaussianNoise` wants: the predicted means and, last, the log variance.
+    A call returns the output that `GaussianNoise` expects: the predicted means, then the log variance.
     """
 
     layers: tuple[eqx.nn.Linear, ...]
@@ -29,15 +29,15 @@ class RegressionNetwork(eqx.Module):
     def draw(
         cls, key: KeyLike, sizes: Sequence[int], log_variance: float = -1.0, spread: float = 0.3, dtype: Any = None
     ) -> "RegressionNetwork":
-        """A network with the usual first weights, uniform within ±1/√inputs.
+        """A network with random initial weights, uniform within ±1/√inputs.
 
         Args:
             key: PRNG key.
             sizes: the widths, from the inputs over the hidden layers to the outputs, such as `(13, 50, 50, 1)`.
-            log_variance: around which the noise starts.
-            spread: the standard deviation of that start. Particles that start with equal noise would keep it: a kernel
-                of that coordinate alone cannot tell them apart, but for rounding.
-            dtype: JAX's default one where there is none.
+            log_variance: the mean of the initial log variance.
+            spread: the standard deviation of the initial log variance. Particles that start with equal noise keep it up
+                to rounding under a kernel of that coordinate, which gives them the same velocity.
+            dtype: of the parameters; JAX's default where it is `None`.
         """
         if len(sizes) < 2:
             raise ValueError(f"`sizes` must hold at least the numbers of inputs and outputs, got {tuple(sizes)}.")
@@ -60,7 +60,7 @@ class RegressionNetwork(eqx.Module):
 class NetworkPrior(eqx.Module):
     """Independent N(0, 1/precision) weights and biases, and a Gamma(shape, rate) prior on the noise precision.
 
-    The density is that of the logarithm of the noise variance, Jacobian included.
+    It is a density of the log noise variance, Jacobian included.
     """
 
     precision: Any = eqx.field(default=1.0, converter=as_number)

@@ -1,7 +1,7 @@
-"""Constrained parameters by smooth bijections from unconstrained space, each with its log-Jacobian.
+"""Supports of constrained parameters: smooth bijections T from unconstrained space with their log-Jacobians.
 
-Particles move in unconstrained coordinates u; the target there is p(T(u)) |det ∇T(u)|. Leaving out the determinant
-samples another posterior, so it lives in the same object as the map.
+Particles move in unconstrained coordinates u, where the target is p(T(u)) |det ∇T(u)|. Without the determinant it would
+be another posterior, so the map and its log-Jacobian are methods of one object.
 """
 
 import abc
@@ -19,7 +19,7 @@ from ..core.types import PyTree, Scalar, Vector, cast_like, is_concrete
 
 
 class AbstractSupport(eqx.Module):
-    """The set in which one leaf of the parameters lives, with a bijection onto it from unconstrained space."""
+    """The support of one leaf of the parameters, with a bijection T onto it from unconstrained space."""
 
     @abc.abstractmethod
     def constrain(self, free: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -35,11 +35,11 @@ class AbstractSupport(eqx.Module):
 
     @abc.abstractmethod
     def contains(self, value: np.ndarray) -> bool:
-        """Whether `value` lies inside; checked for the first particles, before anything runs."""
+        """Whether `value` lies in the support; checked for the initial particles before a run."""
 
 
 def _bound(name: str, value: Any) -> Any:
-    """A bound: a finite real number, or an array of them; traced ones pass."""
+    """Check a bound: a finite real number, or an array of them; traced values are not checked."""
     if not is_concrete(value):
         return value
     try:
@@ -133,7 +133,7 @@ class Interval(AbstractSupport):
 
 
 class Simplex(AbstractSupport):
-    """Positive numbers that sum to 1 along the last axis, by breaking a stick: K − 1 free coordinates for K parts.
+    """Positive numbers that sum to 1 along the last axis, by stick-breaking: K − 1 free coordinates for K parts.
 
     The fraction broken off at step i is sigmoid(u_i − log(K − i)), so that u = 0 is the centre (the Stan manual's map).
     """
@@ -146,7 +146,7 @@ class Simplex(AbstractSupport):
         return jnp.exp(before + taken)
 
     def unconstrain(self, value: Float[Array, "... k"]) -> Float[Array, "... j"]:
-        rest = jnp.cumsum(value[..., ::-1], axis=-1)[..., ::-1][..., 1:]  # what is left after each piece
+        rest = jnp.cumsum(value[..., ::-1], axis=-1)[..., ::-1][..., 1:]  # length of the stick after each piece
         return jnp.log(value[..., :-1]) - jnp.log(rest) + self._offsets(value[..., :-1])
 
     def log_jacobian(self, free: Float[Array, "... j"]) -> Scalar:
@@ -169,7 +169,7 @@ class Simplex(AbstractSupport):
 
 
 class Ordered(AbstractSupport):
-    """Increasing along the last axis: the first is free, the gaps are exp(u)."""
+    """Increasing numbers along the last axis: the first is u_1, the gaps are exp(u_i)."""
 
     def constrain(self, free: Float[Array, "... k"]) -> Float[Array, "... k"]:
         return jnp.cumsum(jnp.concatenate([free[..., :1], jnp.exp(free[..., 1:])], axis=-1), axis=-1)
@@ -206,7 +206,7 @@ def interval(lower: float, upper: float) -> Interval:
 
 
 class AbstractSpace(eqx.Module):
-    """The unconstrained vector space in which particles of one shape move, and the way back to their pytree."""
+    """The unconstrained vector space of particles of one shape, with the maps to and from their pytree."""
 
     layout: eqx.AbstractVar[Layout]
 
@@ -224,14 +224,14 @@ class AbstractSpace(eqx.Module):
 
     @abc.abstractmethod
     def check(self, particles: PyTree, argument: str = "particles") -> None:
-        """Raise where a leaf of the batch of `particles` lies outside its support; `argument` names them.
+        """Raise where a leaf of a batch of particles lies outside its support; the error calls them `argument`.
 
-        Leaves that are traced pass.
+        Traced leaves are not checked.
         """
 
 
 class Space(AbstractSpace):
-    """A space whose leaves are constrained one by one, each by a support of its own."""
+    """A space in which every leaf has its own support."""
 
     layout: Layout
     supports: tuple[AbstractSupport, ...]
@@ -241,11 +241,11 @@ class Space(AbstractSpace):
         """The space of one particle.
 
         Args:
-            particle: one particle's pytree, in its own (constrained) coordinates.
-            support: a support for every leaf, as a pytree of the same shape. A support in place of a subtree holds for
-                all of it; `None`, or a missing key of a dictionary, means unconstrained.
+            particle: one particle's pytree, in constrained coordinates.
+            support: a support for every leaf, as a pytree of the same structure. A support in place of a subtree holds
+                for all its leaves; `None`, or a missing key of a dictionary, means unconstrained.
         """
-        Layout.of(particle)  # says what is wrong with the particle itself, before its supports are looked at
+        Layout.of(particle)  # raises on an invalid particle before its supports are checked
         supports = tuple(_supports(support, particle, "support"))
         leaves, structure = jax.tree_util.tree_flatten(particle)
         for rule, leaf in zip(supports, leaves, strict=True):
@@ -288,7 +288,7 @@ class Space(AbstractSpace):
 
 
 def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupport]:
-    """One support a leaf, in the order of the pytree's leaves."""
+    """One support for each leaf, in the order of the pytree's leaves."""
     if support is None or isinstance(support, AbstractSupport):
         leaves = jax.tree_util.tree_leaves(particle)
         if support is not None and not leaves:
@@ -314,7 +314,7 @@ def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupp
 
 
 def _described(rule: AbstractSupport) -> str:
-    """A support in words, such as "Interval(lower=0, upper=1)"."""
+    """The text of a support, such as "Interval(lower=0, upper=1)"."""
     bounds = ", ".join(f"{name}={np.asarray(value)}" for name, value in vars(rule).items())
     return f"{type(rule).__name__}({bounds})"
 

@@ -1,6 +1,6 @@
-"""Targets: log densities on pytrees, seen by everything inside as functions of an unconstrained vector.
+"""Targets: log densities of parameter pytrees, as functions of an unconstrained vector.
 
-The data are arguments of every method, never closed over, so that new data of the same shape need no new compilation.
+The data are arguments of every method instead of closed over, so that new data of the same shape need no recompilation.
 """
 
 import abc
@@ -53,7 +53,7 @@ class AbstractTarget(OneLine):
     @property
     @abc.abstractmethod
     def exchangeable(self) -> bool:
-        """Whether the data are examples whose log-likelihoods add up, so that single ones have a gradient."""
+        """Whether the log-likelihood is a sum over examples, so that single examples have gradients."""
 
     @abc.abstractmethod
     def log_base(self, vector: Vector) -> Scalar:
@@ -69,35 +69,35 @@ class AbstractTarget(OneLine):
 
     @abc.abstractmethod
     def num_data_in(self, batch: Batch) -> Any:
-        """N: the number of data that the examples of `batch` stand for."""
+        """N, the number of examples in the full data from which `batch` is drawn."""
 
     @abc.abstractmethod
     def check_data(self, data: Batch, batch_size: int | None) -> None:
         """Raise where the data do not fit this target."""
 
     def batch(self, data: Batch, batch_size: int | None, key: Key | None = None) -> Batch:
-        """The data of one step: all of them, or `batch_size` examples drawn with replacement, the first without a key.
+        """The data of one step: all of them, or `batch_size` examples drawn with replacement on the data's device.
 
-        They are drawn on the device where the data are.
+        Without a key it takes the first `batch_size` examples.
         """
         if batch_size is None or data is None:
             return data
-        # Of one integer type: another type draws other examples, and x64 would choose it.
+        # A fixed integer dtype: under x64 the default dtype is another, which draws other examples.
         rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data), "int32")
         return jax.tree.map(lambda leaf: leaf[rows], data)
 
     def sampled_rows(self, data: Batch, batch_size: int | None) -> dict[str, tuple[int, int]]:
-        """For whatever a step sees a part of: how many rows it has, and how many a step draws; empty without such."""
+        """For everything that is subsampled: the number of rows, and the number drawn at a step; empty without any."""
         return {} if batch_size is None or data is None else {"data": (batch_length(data), batch_size)}
 
     def batch_of(self, data: Batch, rows: dict[str, Array]) -> Batch:
-        """The batch that holds the rows with these numbers, by the names of `sampled_rows`."""
+        """The batch of the rows with these indices, keyed by the names of `sampled_rows`."""
         return jax.tree.map(lambda leaf: leaf[rows["data"]], data)
 
     def sites(self, particles: PyTree) -> dict[str, Any]:
         """Named quantities at a batch of particles: the leaves of the parameters, each by its path.
 
-        Targets made from models of other libraries add what those models call deterministic sites.
+        Targets of other libraries' models add the models' deterministic sites.
         """
         paths, _ = jax.tree_util.tree_flatten_with_path(particles)
         named = {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
@@ -105,23 +105,23 @@ class AbstractTarget(OneLine):
 
     @property
     def has_prior(self) -> bool:
-        """Whether `prior` draws first particles: targets made from models of other libraries do."""
+        """Whether `prior` can draw initial particles, as for targets of other libraries' models."""
         return False
 
     def prior(self, key: KeyLike, num_particles: int) -> PyTree:
-        """First particles, drawn from the target's prior, where `has_prior`."""
+        """Initial particles drawn from the target's prior; `ValueError` unless `has_prior`."""
         raise ValueError("`target` has no prior to draw from: give first particles, or a start.")
 
     def observed(self) -> dict[str, Array]:
-        """The named observations, where the target knows them: targets made from models of other libraries do."""
+        """The named observations of targets of other libraries' models; empty for other targets."""
         return {}
 
     def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
-        """One draw of every named observation for each particle, where the target knows how to draw them."""
+        """One draw of every named observation for each particle; empty where the target cannot draw them."""
         return {}
 
     def bind(self: Target, particle: PyTree) -> Target:
-        """The same target on the space of `particle`, one particle's pytree."""
+        """A copy bound to the space of `particle`, one particle's pytree."""
         return eqx.tree_at(
             lambda target: target.space, self, Space.of(particle, self.support), is_leaf=lambda node: node is None
         )
@@ -129,17 +129,17 @@ class AbstractTarget(OneLine):
     def tempered(self: Target, power: Any) -> Target:
         """The target p^power, where p is the density in unconstrained coordinates.
 
-        It includes the Jacobian of the constraints: with some, this is not the power of the parameters' own density.
+        p includes the Jacobian of the constraints, so this is not a power of the density of constrained parameters.
         """
         return eqx.tree_at(lambda target: target.power, self, as_number(power))
 
     def sharing(self: Target, shared: PyTree) -> Target:
-        """The same target with other values of the parameters that all particles share."""
+        """A copy with other values of the parameters that all particles share."""
         return eqx.tree_at(lambda target: target.shared, self, shared, is_leaf=lambda node: node is None)
 
     @property
     def bound_space(self) -> AbstractSpace:
-        """The space of the particles that the target is bound to; an error where it is bound to none."""
+        """The space that the target is bound to; `ValueError` for an unbound target."""
         if self.space is None:
             raise ValueError("this target is not bound to a parameter space: call `target.bind(particle)` first.")
         return self.space
@@ -157,7 +157,7 @@ class AbstractTarget(OneLine):
         return self.over_examples(lambda example: self.log_example(vector, example), batch)
 
     def map_example(self, function: Callable[..., Array], vector: Vector, example: PyTree) -> Float[Array, " k"]:
-        """A model map of (parameters, example), flattened; of the parameters alone where there are no data."""
+        """`function(parameters, example)` as a flat vector; `function(parameters)` where there are no data."""
         arguments = (self.constrain(vector),) if example is None else (self.constrain(vector), example)
         return jnp.reshape(function(*arguments), (-1,))
 
@@ -171,10 +171,10 @@ class AbstractTarget(OneLine):
         return cast_like(self.power, vector) * (self.log_base(vector) + likelihood)
 
     def score(self, vector: Vector, batch: Batch = None) -> Vector:
-        """∇log p; NaN where log p is not finite, though automatic differentiation may have a number there.
+        """∇log p, and NaN where log p is not finite.
 
-        `jnp.where(inside, log_p, jnp.nan)` has a finite gradient outside. A particle that follows it would never be
-        noticed, so that a score exists only where the density does.
+        Automatic differentiation may return a finite gradient there: that of `jnp.where(inside, log_p, jnp.nan)` is
+        finite outside, and particles would leave the support unnoticed.
         """
         value, gradient = jax.value_and_grad(self.log_density)(vector, batch)
         return jnp.where(jnp.isfinite(value), gradient, jnp.nan)
@@ -189,7 +189,7 @@ class AbstractTarget(OneLine):
         return jax.vmap(self.log_density, (0, None))(points, batch)
 
     def mean_log_example(self, vector: Vector, batch: Batch = None) -> Scalar:
-        """(1/b) Σ log-likelihood: its gradient is the mean per-example gradient that pSGLD preconditions by."""
+        """(1/b) Σ log-likelihood. pSGLD preconditions by its gradient, the mean per-example gradient."""
         return jnp.mean(self.log_examples(vector, batch))
 
 
@@ -198,8 +198,8 @@ class LogDensity(AbstractTarget):
 
     Args:
         function: returns a scalar, log p up to a constant.
-        support: where the parameters live (see `Space.of`): for example `{"scale": steinkern.positive}`.
-        shared: parameters that all particles have in common, from `steinkern.split`. `function` gets them in place.
+        support: the support of the parameters (see `Space.of`), for example `{"scale": steinkern.positive}`.
+        shared: parameters that all particles share, from `steinkern.split`. `function` gets the whole parameters.
     """
 
     function: Any
@@ -223,7 +223,7 @@ class LogDensity(AbstractTarget):
         return scalar_result(self.function(*arguments), vector, "log density")
 
     def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
-        return function(batch)[None]  # the data, if any, are one example
+        return function(batch)[None]  # the whole data are one example
 
     def num_data_in(self, batch: Batch) -> Any:
         return 1.0
@@ -253,9 +253,9 @@ class Posterior(AbstractTarget):
         log_prior: `log_prior(parameters)`, a scalar.
         log_likelihood: `log_likelihood(parameters, example)`, a scalar for *one* example (one row of the data).
         num_data: N, the number of examples in the full data.
-        support: where the parameters live (see `Space.of`).
-        shared: parameters that all particles have in common, from `steinkern.split`. `log_prior` and `log_likelihood`
-            get them in place.
+        support: the support of the parameters (see `Space.of`).
+        shared: parameters that all particles share, from `steinkern.split`. `log_prior` and `log_likelihood` get the
+            whole parameters.
     """
 
     log_prior: Any
@@ -304,7 +304,7 @@ class Posterior(AbstractTarget):
 
 
 def as_target(target: Any) -> AbstractTarget:
-    """A target as it is, or a plain function of the parameters as a `LogDensity`."""
+    """Convert to a target: a function of the parameters becomes a `LogDensity`."""
     if isinstance(target, AbstractTarget):
         return target
     if not callable(target):
@@ -322,7 +322,7 @@ def batch_length(batch: Batch, name: str = "data") -> int:
 
 
 def scalar_result(value: Any, vector: Vector, name: str) -> Scalar:
-    """The value of a user's log density, checked to be one number in the particles' precision."""
+    """Check that the value of a user's log density is one number in the particles' precision, and return it."""
     if isinstance(value, int | float):  # a constant, such as a flat prior
         return jnp.full((), value, vector.dtype)
     if not hasattr(value, "dtype"):
