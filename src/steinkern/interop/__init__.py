@@ -1,6 +1,7 @@
-"""Neighbours: models written for NumPyro and PyMC as targets, results as ArviZ data; one file a neighbour.
+"""Other libraries: NumPyro and PyMC models as targets, BlackJAX's interface, results as ArviZ data.
 
-The files load on first use (`steinkern.interop.numpyro`), so that `import steinkern` needs none of these libraries.
+Each library has a module, which is imported on first use (`steinkern.interop.numpyro`), so that `import steinkern`
+needs none of them.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What targets made from another library's model have in common: named sites, and densities of that library's own."""
+"""The base of targets made from another library's model: named sites, with the library's log density."""
 
 import abc
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from ..core.types import Batch, Key, KeyLike, PyTree, Scalar, Vector, check_coun
 from ..targets.supports import AbstractSpace
 from ..targets.target import AbstractTarget
 
-_ATTEMPTS = 100  # draws of a first particle
+_ATTEMPTS = 100  # draws of an initial particle
 
 
 @contextmanager
 def relaxed() -> Iterator[None]:
-    """JAX's standard promotion of types and ranks: the neighbours' code relies on it, whatever the caller has set."""
+    """JAX's standard promotion of dtypes and ranks, on which the other libraries rely, whatever the caller has set."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -32,21 +32,21 @@ class AbstractModelSpace(AbstractSpace):
     """The unconstrained coordinates of a model's latent sites."""
 
     shapes: eqx.AbstractVar[tuple[tuple[int, ...], ...]]
-    """The shape of every site in its own coordinates, in the order of `layout.names`."""
+    """The shape of every site in constrained coordinates, in the order of `layout.names`."""
 
 
 class AbstractModelTarget(AbstractTarget):
-    """The posterior of a model that another library describes, on its unconstrained coordinates.
+    """The posterior of another library's model, in the model's unconstrained coordinates.
 
-    A particle is a dictionary of the model's latent sites in their own, constrained coordinates. The model holds its
-    data itself, so `fit` gets none.
+    A particle is a dictionary of the model's latent sites in constrained coordinates. The model holds its data, so
+    `fit` gets none.
     """
 
     space: eqx.AbstractVar[AbstractModelSpace]
 
     @abc.abstractmethod
     def log_joint(self, vector: Vector, batch: Batch) -> Scalar:
-        """Log density of latent and observed sites at an unconstrained vector, log-Jacobian included."""
+        """The log density of latent and observed sites at an unconstrained vector, log-Jacobian included."""
 
     @abc.abstractmethod
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
@@ -57,10 +57,10 @@ class AbstractModelTarget(AbstractTarget):
         return True
 
     def prior(self, key: KeyLike, num_particles: int) -> dict[str, Array]:
-        """First particles for `fit`: independent draws of the latent sites from the model's prior.
+        """Initial particles for `fit`: independent draws of the latent sites from the model's prior.
 
-        A draw at which the posterior density or its gradient is not finite, such as one so far in a tail that a
-        probability rounds to 0, is drawn again.
+        A draw is repeated where the posterior density or its gradient is not finite, for example so far in a tail that
+        a probability rounds to 0.
         """
         check_count("num_particles", num_particles)
         key = as_concrete_key(key)
@@ -72,7 +72,7 @@ class AbstractModelTarget(AbstractTarget):
             if attempt == _ATTEMPTS:
                 break
             others = self.draw_prior(jr.fold_in(key, attempt), num_particles)
-            particles = jax.tree.map(  # the function below is called here and now, so it sees this turn's `usable`
+            particles = jax.tree.map(  # calls the function at once, so `usable` is that of this iteration
                 lambda old, new: jnp.where(usable.reshape(-1, *[1] * (old.ndim - 1)), old, new),  # noqa: B023 (see above)
                 particles,
                 others,
@@ -88,7 +88,7 @@ class AbstractModelTarget(AbstractTarget):
         return False
 
     def log_base(self, vector: Vector) -> Scalar:
-        return jnp.zeros((), vector.dtype)  # the library gives prior, Jacobian and likelihood as one number
+        return jnp.zeros((), vector.dtype)  # `log_joint` already holds the prior and the Jacobian
 
     def log_example(self, vector: Vector, example: PyTree) -> Scalar:
         return self.log_joint(vector, example)
@@ -112,7 +112,7 @@ class AbstractModelTarget(AbstractTarget):
             )
 
     def bind(self, particle: PyTree) -> "AbstractModelTarget":
-        """The target itself, once `particle` is seen to hold the model's latent sites."""
+        """Check that `particle` holds the model's latent sites, and return the target itself."""
         names = set(self.space.layout.names)
         if not isinstance(particle, dict) or set(particle) != names:
             given = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
@@ -130,7 +130,7 @@ class AbstractModelTarget(AbstractTarget):
 
 @compiled
 def _usable(target: AbstractModelTarget, particles: PyTree) -> Bool[Array, " n"]:
-    """Whether the log density and its gradient are finite at each particle, on the first batch."""
+    """A mask of the particles whose log density and gradient on the first batch are finite."""
     batch = target.batch(None, None)
 
     def one(particle: PyTree) -> Array:

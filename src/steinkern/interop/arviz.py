@@ -11,9 +11,9 @@ Group = Mapping[str, Any]
 def from_groups(
     posterior: Group, sample_stats: Group, observed_data: Group, posterior_predictive: Group, attributes: Group
 ) -> Any:
-    """ArviZ data of the groups that are not empty, with `attributes` on the posterior.
+    """ArviZ data with the groups that are not empty, and `attributes` on the posterior.
 
-    Draws come with a leading particle axis and become one chain.
+    Draws have a leading particle axis and become one chain.
     """
     groups = {
         "posterior": _one_chain(posterior),

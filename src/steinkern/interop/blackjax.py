@@ -1,4 +1,4 @@
-"""Samplers in the shape of BlackJAX's: `init` and `step`, for loops written around that library."""
+"""Samplers with BlackJAX's interface, `init` and `step`, for loops written for that library."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,17 +14,17 @@ from ..targets.target import AbstractTarget, as_target
 
 
 class SamplingAlgorithm(NamedTuple):
-    """What BlackJAX's loops ask for: `init(position)` gives a state, `step(key, state)` the next one and its info."""
+    """BlackJAX's interface: `init(position)` returns a state, `step(key, state)` the next state and its info."""
 
     init: Callable[..., "ParticleState"]
     step: Callable[[KeyLike, "ParticleState"], tuple["ParticleState", Info]]
 
 
 class ParticleState(NamedTuple):
-    """The particles, and what the sampler remembers."""
+    """The particles, and the sampler's state in `inner`."""
 
     position: PyTree
-    """The particles in the parameters' own coordinates, particle axis first."""
+    """The particles in constrained coordinates, with a leading particle axis."""
     inner: Any
 
 
@@ -43,13 +43,13 @@ def as_blackjax(
     state, info = jax.jit(algorithm.step)(key, state)      # state.position are the particles
     ```
 
-    `blackjax.util.run_inference_algorithm` takes it as it takes its own. Steps with the keys `fold_in(key, t)` for
-    t = 0, 1, … are those of `fit(key, ...)`. Nothing here stops at numbers that are not finite: `fit` does.
+    `blackjax.util.run_inference_algorithm` accepts it. Steps with the keys `fold_in(key, t)` for t = 0, 1, … are those
+    of `fit(key, ...)`. Unlike `fit`, these steps do not check for numbers that are not finite.
 
     Args:
         target: as for `fit`.
         sampler: such as `svgd()`.
-        data: as for `fit`. They are part of the compiled step here: other data compile anew.
+        data: as for `fit`. They are constants of the compiled step, so other data need another compilation.
         batch_size: as for `fit`.
     """
     if not isinstance(sampler, AbstractSampler):
@@ -62,7 +62,7 @@ def as_blackjax(
         return whole.bind(jax.tree.map(lambda leaf: leaf[0], position))
 
     def init(position: PyTree, rng_key: Any = None) -> ParticleState:
-        """The state before the first step; the key, which BlackJAX's loops give, is not needed."""
+        """The state before the first step; `rng_key`, which BlackJAX's loops pass, is not used."""
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(position)):
             check_particles(position, "position")
         position = as_arrays("position", position)
@@ -72,7 +72,7 @@ def as_blackjax(
         return ParticleState(position, sampler.init(own, points, own.batch(rows, batch_size)))
 
     def step(rng_key: KeyLike, state: ParticleState) -> tuple[ParticleState, Info]:
-        """One step of the sampler, on a fresh minibatch where there are minibatches."""
+        """One step of the sampler, on a new minibatch if `batch_size` is set."""
         own = bound(state.position)
         batch_key, sampler_key = jr.split(as_key(rng_key, "rng_key"))
         inner, info = sampler.step(sampler_key, state.inner, own, own.batch(rows, batch_size, batch_key))

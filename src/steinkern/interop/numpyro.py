@@ -1,4 +1,4 @@
-"""NumPyro models as targets: the log density and the maps between coordinates are NumPyro's own."""
+"""NumPyro models as targets, with NumPyro's log density and maps between coordinates."""
 
 import inspect
 from functools import partial
@@ -33,7 +33,7 @@ from numpyro.primitives import Messenger
 
 
 def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
-    """The posterior of a NumPyro model, given the arguments with which it would be called.
+    """The posterior of a NumPyro model that is called with the given arguments.
 
     ```python
     target = steinkern.interop.numpyro.from_model(model, x, y)
@@ -42,22 +42,22 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
     target.sites(result.particles)["effect"]   # deterministic sites too
     ```
 
-    Particles move in the unconstrained coordinates that NumPyro's own samplers use, log-Jacobians included; bounds that
-    depend on other sites are followed. Where the model writes `plate(name, size, subsample_size=b)`, each step of `fit`
-    draws b fresh indices, with replacement and the same for all particles; NumPyro scales the plate's log-likelihood by
-    size/b. Everything that asks for all data (`result.scores()`) runs the plates in full.
+    Particles move in the unconstrained coordinates of NumPyro's samplers, log-Jacobians included; bounds may depend on
+    other sites. For `plate(name, size, subsample_size=b)` in the model, each step of `fit` draws b new indices, with
+    replacement and the same for all particles; NumPyro scales the plate's log-likelihood by size/b. Methods that need
+    all data (`result.scores()`) run the plates in full.
 
-    Array arguments become arguments of the compiled step, so that another target with data of the same shapes compiles
-    nothing. A model that needs their values while it is traced (`len(np.unique(group))`) gets them as constants instead
-    and is compiled for each data set.
+    Array arguments are arguments of the compiled step, so another target with data of the same shapes needs no
+    compilation. A model that needs their values while it is traced (`len(np.unique(group))`) gets them as constants and
+    is compiled for each data set.
 
     Args:
-        model: a function with NumPyro's primitives, or one wrapped by its handlers.
+        model: a function with NumPyro's primitives, which may be wrapped by NumPyro's handlers.
         *args: arguments of the model.
         **kwargs: keyword arguments of the model.
 
     Raises:
-        ValueError: the model has discrete latent sites, none at all, some that a minibatch would cut, or parameters
+        ValueError: the model has no latent sites, discrete ones, latent sites in a subsampled plate, or parameters
             (`numpyro.param`), which have no posterior.
     """
     check_callable("model", model, "a NumPyro model, a function of the arguments that follow it")
@@ -75,13 +75,13 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
 
 
 def _as_argument(leaf: Any) -> Any:
-    """An array of numbers as one of JAX; anything else as it is, such as names, which only the model can use."""
+    """Convert an array of numbers to a JAX array; other arguments, such as names, are passed on unchanged."""
     numbers = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
     return as_array("the arguments of `model`", leaf) if numbers else leaf
 
 
 def _check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise where Python knows which arguments the model takes, and it takes others."""
+    """Raise where the arguments do not fit the model's signature; models without a signature pass."""
     try:
         signature = inspect.signature(model)
     except (TypeError, ValueError):
@@ -96,7 +96,7 @@ def _check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 
 class _Plates(Messenger):
-    """Says which rows the subsampled plates of a model use: those of a batch, or all of them."""
+    """Sets the rows that the subsampled plates of a model use: those of a batch, or all of them."""
 
     def __init__(self, fn: Any, batch: dict[str, Array] | None):
         super().__init__(fn)
@@ -115,7 +115,7 @@ class _Plates(Messenger):
 
 
 class _Unobserved(Messenger):
-    """Draws the observed sites anew, each in the shape of its observation, and remembers which they were."""
+    """Draws the observed sites, each in the shape of its observation, and lists their names."""
 
     def __init__(self, fn: Any):
         super().__init__(fn)
@@ -125,35 +125,35 @@ class _Unobserved(Messenger):
         if not _is_observation(msg):
             return
         self.names.append(msg["name"])
-        # Without a plate the distribution is of one observation, however many there are.
+        # Without a plate the distribution has the shape of one observation, so it is expanded to that of all.
         shape = jnp.broadcast_shapes(jnp.shape(msg["value"]), tuple(msg["fn"].shape()))
         msg["fn"] = msg["fn"].expand(shape[: len(shape) - len(msg["fn"].event_shape)])
         msg["is_observed"], msg["value"] = False, None
 
 
 class _Call(eqx.Module):
-    """A model with its arguments: arrays among them are traced, all else is part of the program."""
+    """A model with its arguments: arrays are traced, all else is static."""
 
     model: Any = eqx.field(static=True)
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def trace(self, model: Any) -> dict[str, dict[str, Any]]:
-        """What a model made of this one by handlers does at every site."""
+        """The trace of a model, by site, under the arguments of this call."""
         with relaxed():
             return handlers.trace(model).get_trace(*self.args, **self.kwargs)
 
     def seeded(self, key: Any = 0, batch: dict[str, Array] | None = None) -> Any:
-        """The model on the rows of `batch`. The key draws what is not substituted, so there is one always."""
+        """The model on the rows of `batch`, with a key to draw the sites that are not substituted."""
         return handlers.seed(_Plates(self.model, batch), key)
 
     def at(self, particle: PyTree, batch: dict[str, Array] | None = None) -> dict[str, dict[str, Any]]:
-        """What the model does where its latent sites have the values of `particle`."""
+        """The trace of the model, by site, with its latent sites at the values of `particle`."""
         return self.trace(handlers.substitute(self.seeded(batch=batch), data=particle))
 
 
 class NumPyroSpace(AbstractModelSpace):
-    """The coordinates in which NumPyro's own samplers move."""
+    """The unconstrained coordinates of NumPyro's samplers."""
 
     layout: Layout
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
@@ -225,8 +225,8 @@ class NumPyroTarget(AbstractModelTarget):
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
         """Independent draws of the latent sites from the model's prior.
 
-        Sites with an improper prior are drawn uniformly from (−2, 2) in unconstrained coordinates, as NumPyro starts
-        its chains.
+        Sites with an improper prior are drawn uniformly from (−2, 2) in unconstrained coordinates, as NumPyro
+        initialises its chains.
         """
         return _prior(self, jr.split(key, num_particles))
 
@@ -252,12 +252,12 @@ def _is_latent(site: dict[str, Any]) -> bool:
 
 
 def _is_observation(site: dict[str, Any]) -> bool:
-    """Whether a site holds data; `numpyro.factor` is written as an observation of nothing."""
+    """Whether a site holds data; `numpyro.factor` makes an observed site without data."""
     return site["type"] == "sample" and site["is_observed"] and not site["infer"].get("is_auxiliary", False)
 
 
 def _first_value(site: dict[str, Any]) -> Any:
-    """A start where a prior cannot be drawn from; `None`, for a draw, elsewhere."""
+    """An initial value for a site with an improper prior; `None`, which means a draw, for other sites."""
     if not _is_latent(site) or site["value"] is not None:
         return None
     try:
@@ -272,7 +272,7 @@ def _drawn(call: _Call, key: Any) -> dict[str, dict[str, Any]]:
 
 
 def _can_be_traced(call: _Call) -> bool:
-    """Whether the model runs without knowing the values of its array arguments."""
+    """Whether the model runs with traced array arguments."""
     leaves = [leaf for leaf in jax.tree_util.tree_leaves((call.args, call.kwargs)) if not eqx.is_array(leaf)]
     try:
         hash(tuple(leaves))
@@ -283,7 +283,7 @@ def _can_be_traced(call: _Call) -> bool:
 
 
 def _look(call: _Call) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, tuple[int, int]]]:
-    """Shapes of the latent sites in unconstrained coordinates, all sites, and the subsampled plates."""
+    """The shapes of the latent sites in unconstrained coordinates, all sites, and the subsampled plates."""
     seen: dict[str, Any] = {}
 
     def run(own: _Call) -> dict[str, Array]:

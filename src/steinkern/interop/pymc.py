@@ -1,6 +1,6 @@
-"""PyMC models as targets: PyMC's own graph, compiled to JAX by PyTensor.
+"""PyMC models as targets: PyMC's graph, compiled to JAX by PyTensor.
 
-PyTensor switches JAX to double precision when this is first imported, unless its `floatX` is float32.
+PyTensor switches JAX to double precision when this module is first imported, unless its `floatX` is float32.
 """
 
 import os
@@ -31,13 +31,13 @@ from pymc.sampling.jax import get_jaxified_graph
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 
-# Importing PyMC's JAX module asks XLA for a hundred CPU devices, and `device_mesh` would have them all.
+# Importing PyMC's JAX module requests a hundred CPU devices from XLA, which `device_mesh` would all use.
 if _FLAGS is None:
     os.environ.pop("XLA_FLAGS", None)
 else:
     os.environ["XLA_FLAGS"] = _FLAGS
 
-# Draws are few: interpreting their graph takes less time than compiling it.
+# For few draws, interpreting the graph takes less time than compiling it.
 _INTERPRETED = Mode(linker="py", optimizer="fast_compile")
 
 
@@ -51,15 +51,14 @@ def from_model(model: Any) -> "PyMCTarget":
     target.sites(result.particles)["effect"]   # deterministics too
     ```
 
-    Particles move in the unconstrained coordinates that PyMC's own samplers use, log-Jacobians included; bounds that
-    depend on other variables are followed. The model's data are constants of the compiled step: another data set is
-    another compilation.
+    Particles move in the unconstrained coordinates of PyMC's samplers, log-Jacobians included; bounds may depend on
+    other variables. The model's data are constants of the compiled step, so another data set needs another compilation.
 
     Args:
         model: a `pymc.Model` whose free variables are continuous.
 
     Raises:
-        ValueError: the model has discrete free variables, none at all, or draws minibatches inside its graph.
+        ValueError: the model has no free variables or discrete ones, or its graph draws minibatches.
     """
     if not isinstance(model, pm.Model):
         raise ValueError(f"`model` must be a `pymc.Model`, got {model!r} of type {type(model).__name__}.")
@@ -98,7 +97,7 @@ class _Functions:
         self.log_jacobian = _jax(values, [model.logp() - model.logp(jacobian=False)])
         constrained = model.replace_rvs_by_values(variables)
         self.constrain = _jax(values, constrained)
-        # A transform may need other variables (a bound): all of them are inputs, none is drawn.
+        # A transform may depend on other variables (a bound), so all of them are inputs and none is drawn.
         self.places = [variable.clone(name=f"{variable.name}_value") for variable in variables]
         self.swap = dict(zip(variables, self.places, strict=True))
         forward = [_forward(variable, model.rvs_to_transforms[variable]) for variable in variables]
@@ -107,7 +106,7 @@ class _Functions:
 
 
 def _forward(variable: Any, transform: Any) -> Any:
-    # `copy` gives a variable without a transform a node of its own, which can be replaced.
+    # `copy` gives a variable without a transform a separate node, which can be replaced.
     return variable.copy() if transform is None else transform.forward(variable, *variable.owner.inputs)
 
 
@@ -124,7 +123,7 @@ def _jax(inputs: list[Any], outputs: list[Any]) -> Callable[..., Any]:
 
 
 class PyMCSpace(AbstractModelSpace):
-    """The coordinates in which PyMC's own samplers move."""
+    """The unconstrained coordinates of PyMC's samplers."""
 
     layout: Layout
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
@@ -153,7 +152,7 @@ class PyMCSpace(AbstractModelSpace):
     def check(self, particles: PyTree, argument: str = "particles") -> None:
         points = jax.vmap(self.unconstrain)(particles)
         again = jax.vmap(self.constrain)(points)
-        close = {  # a value outside has no free coordinate, or another one's
+        close = {  # a value outside its support does not survive the round trip
             name: bool(jnp.all(jnp.isclose(again[name], particles[name], rtol=1e-3, atol=1e-3))) for name in self.names
         }
         outside = [name for name, inside in close.items() if not inside]
@@ -181,7 +180,7 @@ class PyMCTarget(AbstractModelTarget):
         """Independent draws of the free variables from the model's prior."""
         variables = self.space.functions.variables
         draws = pm.draw(variables, draws=num_particles, mode=_INTERPRETED, random_seed=_seed(key))
-        if num_particles == 1:  # PyMC gives a single draw no axis
+        if num_particles == 1:  # PyMC returns a single draw without its axis
             draws = [np.asarray(value)[None] for value in draws]
         values = zip(self.space.names, draws, strict=True)
         return {name: jnp.asarray(np.asarray(value), self.space.layout.dtype) for name, value in values}
