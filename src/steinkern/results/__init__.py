@@ -1,1 +1,1 @@
-"""What comes back from a run, and how it is shown: results, predictions, verdicts, pages and plots."""
+"""The results of runs and their display: particles, predictions, verdicts, reports and plots."""

@@ -1,4 +1,4 @@
-"""Many results as one."""
+"""Combining several results into one."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -15,13 +15,13 @@ from .verdict import not_judged
 
 
 def combine(results: Sequence[Any]) -> Result:
-    """The particles of several results of one target as one result, such as runs from different first particles.
+    """Combine the particles of several results of one target, such as runs from different initial particles.
 
-    The combined result predicts, summarises and starts another `fit` like any other; that fit begins with a fresh
-    sampler's state. It has no history, since its runs have one each. Its status is the worst of theirs.
+    The combined result predicts, summarises and starts another `fit` like any other; that fit begins with a new sampler
+    state. It has no history, since every run has its own. Its status is the worst of the runs'.
 
     Args:
-        results: at least one; their parameters, constraints and shared parameters must agree.
+        results: at least one result; their parameters, constraints and shared parameters must agree.
     """
     results = list(results)
     if not results:
@@ -43,7 +43,7 @@ def combine(results: Sequence[Any]) -> Result:
     none = np.zeros(0)
     status = max((result.status for result in results), key=list(Status).index)
     words = ", ".join(f"{result.num_steps} steps, {result.status.value}" for result in results)
-    plain = Result(**{field.name: getattr(first, field.name) for field in fields(Result)})  # no quality of one of them
+    plain = Result(**{field.name: getattr(first, field.name) for field in fields(Result)})  # drops `sample`'s quality
     faults = Faults(
         sum(result.faults.moved_back for result in results), (), sum(result.faults.damped for result in results),
         max(result.faults.largest_damping for result in results), sum(result.faults.shortened for result in results),
@@ -65,5 +65,5 @@ def combine(results: Sequence[Any]) -> Result:
 
 
 def _joined(*leaves: Any) -> Any:
-    """One after the other: NumPy arrays, which `sample` gives in double precision, stay NumPy arrays."""
+    """Concatenate leaves; NumPy arrays, which `sample` returns in double precision, stay NumPy arrays."""
     return (np if any(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp).concatenate(leaves)

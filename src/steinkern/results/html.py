@@ -1,4 +1,4 @@
-"""What self-contained HTML pages are made of: escaped text, tables, pictures, data, and a slider over frames."""
+"""Elements of self-contained HTML pages: escaped text, tables, pictures, data, and a slider over frames."""
 
 import base64
 import json
@@ -14,28 +14,28 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe
 
 
 def text(value: Any) -> str:
-    """Any string as text of a page or of an attribute, whatever is in it."""
+    """Escape any value for use as the text of a page or of an attribute."""
     return escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(value)))
 
 
 def prose(value: Any) -> str:
-    """A sentence as text of a page, with what stands between backticks as code."""
+    """Escape a sentence for a page, with the words between backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", text(value))
 
 
 def filled(package: str, template: str, **parts: str) -> str:
-    """A template of a package with its `$names` filled in; `$style` and `$player` are those that all pages share."""
+    """A template of a package with its `$names` filled in; `$style` and `$player` are the same for all pages."""
     shared = {"style": own_text(__package__, "page.css"), "player": own_text(__package__, "player.js")}
     return Template(own_text(package, template)).substitute(**shared, **parts)
 
 
 def own_text(package: str, name: str) -> str:
-    """A file among the templates of a package."""
+    """The text of a file in the `templates` folder of a package."""
     return resources.files(package).joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; the first cell of a row is its name."""
+    """An HTML table with these column heads and rows."""
     top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
@@ -48,19 +48,19 @@ def markdown_table(markdown: str) -> str:
 
 
 def picture(png: bytes, description: str) -> str:
-    """A PNG inside the page."""
+    """An image element with the PNG embedded in it."""
     return f'<img alt="{text(description)}" src="{data_address(png)}">'
 
 
 def data_address(png: bytes) -> str:
-    """A PNG as an address that holds it."""
+    """A PNG as a data URL."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def embedded(name: str, content: Any) -> str:
-    """JSON inside the page, for a script to read by its id.
+    """A script element with JSON, which scripts of the page read by its id.
 
-    No string can end the element: within JSON `<` has another spelling.
+    `<`, `>` and `&` are escaped in the JSON, so that no string can end the element.
     """
     content_text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
@@ -69,7 +69,7 @@ def embedded(name: str, content: Any) -> str:
 
 
 def slider(frames: int, start: int = 0) -> str:
-    """A play button, a slider over so many frames and the place for its label; `player.js` brings them to life."""
+    """A play button, a slider over the frames and its label, which `player.js` drives."""
     return (
         '<div class="controls"><button type="button">play</button>'
         f'<input type="range" min="0" max="{frames - 1}" value="{start}" aria-label="iteration"><output></output></div>'

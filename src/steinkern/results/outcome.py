@@ -1,4 +1,4 @@
-"""How a run went: its status, its history and its faults."""
+"""The course of a run: its status, its history and its faults."""
 
 import enum
 import warnings
@@ -11,21 +11,21 @@ from ..core.types import PyTree
 
 
 class Status(enum.Enum):
-    """How a fit ended."""
+    """The way in which a fit ended."""
 
     CONVERGED = "converged"
     FINISHED = "finished"
     STOPPED = "stopped"
-    """By Ctrl-C."""
+    """Stopped by Ctrl-C."""
     DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
 class History:
-    """What was recorded along the way, every `record_every` steps: arrays with one entry a record.
+    """Diagnostics recorded every `record_every` steps: arrays with one entry for each record.
 
-    Beyond 65,536 records every second one is let go, again and again; `step` says which are left, and the last step is
-    always among them.
+    Whenever there are more than 65,536 records, every second one is dropped. `step` holds the steps of the records that
+    are left; the last step is always among them.
     """
 
     step: np.ndarray
@@ -39,27 +39,27 @@ class History:
 
 @dataclass(frozen=True)
 class Faults:
-    """What went wrong along the way and was dealt with."""
+    """Counts of the faults in a run from which it recovered."""
 
     moved_back: int = 0
-    """How often a particle at fault was moved back, so that the others could go on."""
+    """How often a faulty particle was moved back to its last good position, so that the others could go on."""
     stuck: tuple[int, ...] = ()
     """The particles that had to be moved back more than five steps in a row."""
     damped: int = 0
-    """How many steps were taken with a larger damping, because a metric could not be factorised."""
+    """The number of steps taken with a larger damping, because a metric could not be factorised."""
     largest_damping: float = 1.0
     """The largest factor on the damping of those steps."""
     shortened: int = 0
-    """How many moves were longer than `longest_move` allows and made shorter."""
+    """The number of moves that exceeded `longest_move` and were clipped."""
 
     @property
     def frozen(self) -> int:
-        """The old name of `moved_back`."""
+        """Deprecated name of `moved_back`."""
         warnings.warn("`Faults.frozen` is now `Faults.moved_back`.", DeprecationWarning, stacklevel=2)
         return self.moved_back
 
     def told_after(self, message: Notice) -> Notice:
-        """The message with a sentence on every kind of fault."""
+        """The message followed by a sentence on every kind of fault that occurred."""
         told: list[Fragment] = []
         if self.moved_back:
             told.append(f" Particles were moved back {self.moved_back} times from where the target is not finite.")

@@ -1,4 +1,4 @@
-"""What the particles say of new data: predictions, their spread, and the density of what was then observed."""
+"""Posterior predictions: mean and interval over the particles, and the log predictive density of labels."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,12 @@ from ..targets.target import batch_length
 
 @dataclass(frozen=True)
 class Prediction:
-    """A function of the parameters and of each row of some data, at every particle."""
+    """The values of a function of the parameters and a row of data, at every particle and row."""
 
     values: Shaped[Array, "n rows ..."]
-    """The function itself: particles first, then rows, then the shape of its result."""
+    """The function's values, with axes (particle, row, …)."""
     level: float
-    """The probability that the interval holds."""
+    """The probability of the interval."""
 
     @property
     def mean(self) -> Inexact[Array, "rows ..."]:
@@ -34,7 +34,7 @@ class Prediction:
     def interval(self) -> tuple[Float[Array, "rows ..."], Float[Array, "rows ..."]]:
         """The ends of the central interval: quantiles (1 − level)/2 and (1 + level)/2 over the particles.
 
-        It is the uncertainty of the function alone; noise around it is the likelihood's.
+        The interval covers the uncertainty of the function only, without the likelihood's noise.
         """
         values = _as_floats(self.values)
         ends = jnp.asarray([(1 - self.level) / 2, (1 + self.level) / 2], values.dtype)
@@ -45,8 +45,8 @@ class Prediction:
         """The log predictive density of each label, log (1/n) Σ_i p(label | values_i).
 
         Args:
-            likelihood: such as `Bernoulli()`, of the values as its outputs.
-            labels: one a row.
+            likelihood: a likelihood such as `Bernoulli()`, whose outputs are the values.
+            labels: one label for each row.
         """
         if not isinstance(likelihood, AbstractLikelihood):
             raise ValueError(f"`likelihood` must be a likelihood such as `steinkern.Bernoulli()`, got {likelihood!r}.")
@@ -63,7 +63,7 @@ class Prediction:
 
 
 def _as_floats(values: Array) -> Array:
-    """Values that have an order and fractions: truth values are 0 and 1, whole numbers become floating-point ones."""
+    """Convert booleans and integers to floating point; complex values are refused."""
     if jnp.iscomplexobj(values):
         raise ValueError(f"`function` must give real numbers for quantiles and densities, got {values.dtype}.")
     return values if jnp.issubdtype(values.dtype, jnp.floating) else values.astype(jnp.result_type(float))

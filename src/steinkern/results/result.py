@@ -1,4 +1,4 @@
-"""What a fit gives back."""
+"""`Result`, which `fit` returns: particles, the course of the run, and methods for predictions and reports."""
 
 import dataclasses
 import os
@@ -37,56 +37,56 @@ from .verdict import Verdict, not_judged
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Particles that approximate the target, and how they came about.
+    """Particles that approximate the target, and the course of the run that computed them.
 
-    Give it to `fit` in place of particles to go on from where it ended.
+    Give it to `fit` in place of particles to continue the run.
     """
 
     particles: PyTree
-    """The particles: the structure of the initial ones, with a leading particle axis, in their own coordinates."""
+    """The particles in constrained coordinates: the structure of the initial ones, with a leading particle axis."""
     points: Float[Array, "n d"] | Float[np.ndarray, "n d"]
-    """The same as one (n, d) array of unconstrained coordinates, in which the sampler works.
+    """The particles as one (n, d) array of unconstrained coordinates, in which the sampler works.
 
-    Those of `sample` are NumPy arrays in double precision, as its particles are."""
+    `sample` returns points and particles as NumPy arrays in double precision."""
     status: Status
     message: Notice
-    """How the run ended: a text with a `code`."""
+    """The end of the run: a text with a `code`."""
     num_steps: int
-    """The number of steps taken, those of the fits that this one continued included."""
+    """The number of steps taken, including those of the fits that this one continued."""
     history: History
     faults: Faults
     target: AbstractTarget
     sampler: AbstractSampler
     loop: Any
-    """Everything the next step needs; `None` where particles were combined or resampled."""
+    """The state from which the next step continues; `None` where particles were combined or resampled."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The options of `fit` as JSON: batch size, recording, tolerance, the shapes of the data, the key."""
     warnings: tuple[Notice, ...] = ()
-    """What `SteinWarning` said of the run: texts, each with a `code`."""
+    """The texts of the run's `SteinWarning`s, each with a `code`."""
     verdict: Verdict = field(default=not_judged(""), kw_only=True)
-    """What the end of `fit` says of the particles as draws of the target."""
+    """The check of the particles against the target at the end of `fit`."""
     failed_checks: tuple[str, ...] = field(default=(), kw_only=True)
-    """Errors of the checks at the end of a run themselves, which are not raised; for reports of bugs."""
+    """Errors inside the checks at the end of a run, which are not raised; for bug reports."""
 
     _chains: ClassVar[bool] = False
     _flow: ClassVar[str] = ""
     _no_flow: ClassVar[str] = RECORD_PARTICLES
-    """What the page says where the particles of earlier steps are not known."""
+    """The note on the page where the particles of earlier steps are not known."""
 
     @property
     def shared(self) -> PyTree:
-        """The parameters that all particles have in common, as they are now; `None` where there are none."""
+        """The current values of the parameters that all particles share; `None` where there are none."""
         return self.target.shared
 
     def scores(self, data: Batch = None) -> Points:
-        """∇log p at the particles, in unconstrained coordinates; give the (full) data where the target has data."""
+        """∇log p at the particles, in unconstrained coordinates; `data` are the full data of a target that has any."""
         data = as_data(data)
         self.target.check_data(data, None)
         with explained("`data` must be as `fit` had them", "Were they meant for another target?"):
             return self.target.scores(self.points_in_jax(), data)
 
     def points_in_jax(self) -> Points:
-        """The points as a JAX array, in JAX's precision, with a warning where that is too coarse for their spread."""
+        """The points as a JAX array; warns where JAX's precision is too coarse for their spread."""
         self._warn_of_rounding()
         return jnp.asarray(self.points)
 
@@ -105,15 +105,15 @@ class Result:
             ))  # fmt: skip
 
     def resample(self, key: KeyLike, num_particles: int, *, replace: bool = False) -> "Result":
-        """The same result with `num_particles` of its particles, drawn at random.
+        """A copy with `num_particles` of its particles, drawn at random.
 
-        A fit that goes on from it begins with a fresh sampler's state.
+        A fit that continues from it begins with a new sampler state.
 
         Args:
             key: PRNG key.
-            num_particles: how many to draw.
-            replace: allow a particle to be drawn more than once, and more particles than there are. Copies of a
-                particle move together: a deterministic sampler that goes on from them never parts them.
+            num_particles: the number of draws.
+            replace: draw with replacement, which allows more draws than particles. Copies of a particle stay together
+                in a fit with a deterministic sampler.
         """
         check_count("num_particles", num_particles)
         n = len(self.points)
@@ -137,7 +137,7 @@ class Result:
         )
 
     def predict(self, function: Any, data: Batch, *, level: float = 0.9, batch_size: int | None = None) -> Prediction:
-        """What the particles say of every row of `data`: mean, interval and, with labels, log predictive density.
+        """Posterior predictions for every row of `data`: mean, interval and, given labels, log predictive density.
 
         ```python
         prediction = result.predict(lambda parameters, row: row[0] @ parameters["weights"], (features,))
@@ -146,11 +146,11 @@ class Result:
         ```
 
         Args:
-            function: `function(parameters, row)` for *one* row, as in `Posterior`. The parameters that all particles
-                share are in their place.
+            function: `function(parameters, row)` for *one* row, as in `Posterior`. The parameters include those that
+                all particles share.
             data: a pytree of arrays with a common leading axis, such as `(features,)`.
-            level: the probability that the interval holds.
-            batch_size: evaluate so many rows at once, where all would take too much memory.
+            level: the probability of the interval.
+            batch_size: the number of rows evaluated at a time, where all would take too much memory.
         """
         self._warn_of_rounding()
         return predict(function, jax.tree.map(jnp.asarray, self.particles), self.shared, data, level, batch_size)
@@ -167,14 +167,14 @@ class Result:
 
         The groups are `posterior` (the particles by name, and the deterministic sites of a model), `sample_stats`
         (`lp`, the log density in unconstrained coordinates), and, where they are known, `observed_data` and
-        `posterior_predictive`. The particles are one chain. They are not a Markov chain, so R̂ and effective sample
-        sizes mean nothing here: `arviz.summary(data, kind="stats")` leaves them out.
+        `posterior_predictive`. The particles form one chain. It is not a Markov chain, so R̂ and effective sample sizes
+        have no meaning: `arviz.summary(data, kind="stats")` leaves them out.
 
         Args:
-            data: the data that `fit` had, where it had any.
+            data: the data of the fit, if any.
             key: draws `posterior_predictive` where the target is a NumPyro or PyMC model.
-            observed: named observations; those of a NumPyro or PyMC model are known.
-            predictive: named predictive draws with a leading particle axis, in place of drawing them by `key`.
+            observed: named observations; a NumPyro or PyMC model supplies its own.
+            predictive: named predictive draws with a leading particle axis, instead of draws by `key`.
         """
         data = as_data(data)
         self.target.check_data(data, None)
@@ -204,22 +204,22 @@ class Result:
         observed: Mapping[str, Any] | None = None,
         predictive: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a page about the run, `index.html` in `directory`, and return its path; it needs no network.
+        """Write a self-contained page about the run, `index.html` in `directory`, and return its path.
 
-        It shows what was run, how it ended with the advice, the traces of the history and of the kernel Stein
+        The page shows the run's settings, its end with the advice, the traces of the history and of the kernel Stein
         discrepancy, the particles' marginals and pairs with a slider over the iterations, a table of the sites, and
-        predictive checks where they are given. The flow of the particles is there where `fit` had
-        `record_particles=True`; that of the chains of `sample` is, unless there are very many.
+        predictive checks where draws are available. The slider needs `record_particles=True` in `fit`; for `sample` it
+        shows the chains, unless there are very many.
 
         Args:
-            directory: made where it does not exist.
-            data: the data that `fit` had, for the discrepancy; without them the page says that it is missing.
+            directory: created where it does not exist.
+            data: the data of the fit, for the discrepancy; without them the page says that it is missing.
             title: of the page; the target's name by default.
-            coordinates: whose particles to draw, such as `["scale", "weights[2]"]`; a site's name stands for all of
-                its coordinates. The first 24 by default. Those drawn at first can be changed on the page.
+            coordinates: the coordinates to draw, such as `["scale", "weights[2]"]`; a site's name means all of its
+                coordinates. The first 24 by default. The page lets the reader choose among them.
             key: draws predictive checks where the target is a NumPyro or PyMC model.
-            observed: named observations; those of a NumPyro or PyMC model are known.
-            predictive: named predictive draws with a leading particle axis, in place of drawing them by `key`.
+            observed: named observations; a NumPyro or PyMC model supplies its own.
+            predictive: named predictive draws with a leading particle axis, instead of draws by `key`.
         """
         data = as_data(data)
         if data is not None:
@@ -264,7 +264,7 @@ class Result:
         return write_report(record, directory, coordinates=coordinates)
 
     def _sites(self) -> dict[str, Any]:
-        """Named quantities at the particles, these in the precision in which they are held."""
+        """Named quantities at the particles; the particles themselves in the precision in which they are held."""
         return {**self.target.sites(self.particles), **by_name(self.particles)}
 
     def _log_densities(self, data: Batch) -> Any:
@@ -272,11 +272,11 @@ class Result:
         return _log_densities(self.target, self.points_in_jax(), data)
 
     def _described(self) -> Mapping[str, Any]:
-        """What was run, as JSON: for the page."""
+        """The sampler, the target and the settings as JSON, for the page."""
         return {"sampler": described(self.sampler), "target": described(self.target), **self.settings}
 
     def _discrepancy(self, recorded: PyTree | None, step: np.ndarray, data: Batch) -> Trace:
-        """The kernel Stein discrepancy at the recorded iterations, or a word on why there is none."""
+        """The kernel Stein discrepancy at the recorded iterations, or a note on why there is none."""
         nothing = np.zeros(0)
         if not self.sampler.differentiates:
             return Trace(nothing, nothing, "It needs the gradient of the target, which this sampler does without.")
@@ -289,7 +289,7 @@ class Result:
         return discrepancy(self.target, _unconstrained(self.target, recorded), step, data, "")
 
     def _predictive(self, key: KeyLike | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Draws of what might have been observed, by name: the target's own, and those that are given."""
+        """Predictive draws by name: those of the target with `key`, and those in `predictive`."""
         particles = jax.tree.map(jnp.asarray, self.particles)
         drawn = {} if key is None else self.target.predictive(as_concrete_key(key), particles)
         if key is not None and not drawn:
@@ -309,12 +309,12 @@ class Result:
         return draws
 
     def summary(self, max_rows: int | None = 20) -> str:
-        """A table of mean, standard deviation and quantiles of every coordinate, how the run ended, and its verdict.
+        """A table of mean, standard deviation and quantiles of every coordinate, the end of the run, and its verdict.
 
-        The numbers are computed in double precision, whatever the particles are held in.
+        The numbers are computed in double precision, whatever the precision of the particles.
 
         Args:
-            max_rows: how many coordinates to list; `None` for all.
+            max_rows: the number of coordinates to list; `None` for all.
         """
         if max_rows is not None:
             check_count("max_rows", max_rows)
@@ -323,7 +323,7 @@ class Result:
         return "\n".join([*lines, *more, *self._ending()])
 
     def _ending(self) -> list[str]:
-        """The last lines of the summary: how the run ended, and its verdict."""
+        """The last lines of the summary: the end of the run, and its verdict."""
         lines = [f"{len(self.points)} particles, {self.num_steps} steps, {self.status.value}: {self.message}"]
         checked = self.verdict.sentence()
         return [*lines, checked] if checked else lines
@@ -346,7 +346,7 @@ def _unconstrained(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k 
 
 
 class DivergedError(RuntimeError):
-    """A fit met numbers that are not finite. `result` holds the last particles that were."""
+    """A fit met numbers that are not finite. `result` holds the last finite particles."""
 
     def __init__(self, result: Result):
         super().__init__(result.message)

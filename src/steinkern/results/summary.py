@@ -1,4 +1,4 @@
-"""A result in words: the table of its coordinates, a few lines for a console, and the same as HTML for a notebook."""
+"""Summaries of a result: the table of its coordinates, and a short text for a console or, as HTML, for a notebook."""
 
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from .result import Result
 
 HEAD = ("mean", "sd", "5%", "50%", "95%")
-_ROWS, _WARNINGS = 4, 3  # that a short text shows
+_ROWS, _WARNINGS = 4, 3  # the numbers of coordinates and warnings in a short text
 
 
 def moments(particles: PyTree, max_rows: int | None) -> tuple[list[tuple[str, list[float]]], int]:
-    """Name, mean, standard deviation and quantiles of the first coordinates; and how many are left out.
+    """Name, mean, standard deviation and quantiles of the first coordinates, and the number of coordinates left out.
 
-    The numbers are computed in double precision, whatever the particles are held in.
+    The numbers are computed in double precision, whatever the precision of the particles.
     """
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(particles)]
     values = np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)[:, :max_rows]
@@ -32,7 +32,7 @@ def moments(particles: PyTree, max_rows: int | None) -> tuple[list[tuple[str, li
 
 
 def table_lines(particles: PyTree, max_rows: int | None) -> tuple[list[str], int]:
-    """The lines of a text table, its head first; and how many coordinates are left out."""
+    """The lines of a text table, its head first, and the number of coordinates left out."""
     rows, left = moments(particles, max_rows)
     width = max(len("parameter"), *(len(name) for name, _ in rows))
     lines = [f"{'parameter':<{width}} " + " ".join(f"{word:>10}" for word in HEAD)]
@@ -41,13 +41,13 @@ def table_lines(particles: PyTree, max_rows: int | None) -> tuple[list[str], int
 
 
 def short_text(result: "Result") -> str:
-    """A dozen lines at most: how the run ended, its Stein ratio, what it warned of, and its first coordinates."""
+    """A summary of at most a dozen lines: the run's end, its Stein ratio, its warnings and its first coordinates."""
     lines, left = table_lines(result.particles, _ROWS)
     return "\n".join([*_facts(result), *lines, *([f"… and {left} more: print(result.summary())"] if left else [])])
 
 
 def short_html(result: "Result") -> str:
-    """The same for a notebook."""
+    """The content of `short_text` as HTML, for a notebook."""
     rows, left = moments(result.particles, _ROWS)
     told = "".join(f"<div>{html.text(line)}</div>" for line in _facts(result))
     table = html.table(("parameter", *HEAD), [(name, *(f"{number:.4g}" for number in row)) for name, row in rows])

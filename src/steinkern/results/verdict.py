@@ -1,100 +1,101 @@
-"""What the end of a run says of its particles as draws of the target: data, and their words."""
+"""The verdict on a run's particles as draws of the target, as data and as text."""
 
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
-_NAMED = 3  # coordinates that a sentence lists
+_NAMED = 3  # the most coordinates that a sentence lists
 
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """A number for every coordinate or axis, its standard error, and whether it fails."""
+    """A statistic for every coordinate or axis, its standard error, and whether it fails."""
 
     value: np.ndarray
     error: np.ndarray
     low: np.ndarray
-    """(d,) bool: certainly and far below what draws have."""
+    """(d,) bool: significantly and far below its value at exact draws."""
     high: np.ndarray
-    """(d,) bool: certainly and far above."""
+    """(d,) bool: significantly and far above its value at exact draws."""
     unclear: np.ndarray
-    """(d,) bool: very far off, but not certainly, because a few particles hold most of the squared scores."""
+    """(d,) bool: very far off but not significant, because a few particles hold most of the squared scores."""
 
     @property
     def failed(self) -> np.ndarray:
-        """(d,) bool."""
+        """(d,) bool: `low` or `high`."""
         return self.low | self.high
 
 
 NOTHING = Measure(np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool))
-"""Of no coordinates."""
+"""An empty measure, of zero coordinates."""
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What the end of a run says of its particles as draws of the target.
+    """The check of a run's particles against the target.
 
-    Draws of p with score s = ∇log p have E[s] = 0 and −E[(x − E x) sᵀ] = I. So three numbers are known at them, in
-    whatever units: `shift`, sd(x_j) · mean(s_j), is 0; `spread`, −mean((x_j − x̄_j) s_j), is 1; and so is its average
-    over the coordinates, `stein_ratio`. A run fails where one of them is both far from that and farther than its
-    standard error explains.
+    Draws of p with score s = ∇log p have E[s] = 0 and −E[(x − E x) sᵀ] = I. So three statistics have known values at
+    exact draws, in any units: `shift`, sd(x_j) · mean(s_j), is 0; `spread`, −mean((x_j − x̄_j) s_j), is 1; and
+    `stein_ratio`, the average of `spread` over the coordinates, is 1. A run fails where one of them is far from its
+    value, and farther than its standard error explains.
 
-    A verdict that passes is no proof: particles in one of two modes pass.
+    Passing proves nothing about modes without particles: particles in one of two modes pass.
     """
 
     passed: bool | None
-    """`None` where nothing could be judged, or where the judgement is `unclear`."""
+    """`None` where nothing could be checked, or where the check is `unclear`."""
     note: str = ""
-    """Why nothing was judged, or on what the judgement rests where that is not all of the data."""
+    """Why nothing was checked, or which part of the data the check uses."""
     shift: Measure = NOTHING
-    """Of every coordinate: 0 at draws. In standard deviations, for a Gaussian and particles as wide as it."""
+    """The shift of every coordinate, 0 at draws. For a Gaussian, and particles as wide, in standard deviations."""
     spread: Measure = NOTHING
-    """Of every coordinate: 1 at draws. The variance over that of the target, for an independent Gaussian coordinate."""
+    """The spread of every coordinate, 1 at draws. For an independent Gaussian coordinate, the ratio of the particles'
+    variance to the target's."""
     stein_ratio: float = math.nan
-    """1 at draws."""
+    """The mean of the spread over the coordinates, 1 at draws."""
     stein_ratio_error: float = math.nan
     ratio_low: bool = False
-    """The Stein ratio is certainly and far below 1."""
+    """Whether the Stein ratio is significantly and far below 1."""
     ratio_high: bool = False
-    """It is certainly and far above 1."""
+    """Whether the Stein ratio is significantly and far above 1."""
     outward: bool = False
-    """The log density certainly grows away from the particles' mean, on average over the directions."""
+    """Whether the log density significantly increases away from the particles' mean, on average over directions."""
     core_shift: Measure = NOTHING
-    """As `shift`, with particles far from a coordinate's median weighted down."""
+    """As `shift`, with lower weights for particles far from a coordinate's median."""
     core_spread: Measure = NOTHING
-    """As `spread`, in the same way."""
+    """As `spread`, with the weights of `core_shift`."""
     axis_shift: Measure = NOTHING
-    """As `shift`, along axes across the coordinates."""
+    """As `shift`, along `axes`, which combine several coordinates."""
     axis_spread: Measure = NOTHING
-    """As `spread`, along the same axes."""
+    """As `spread`, along `axes`."""
     axes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    """(axes, d) their directions, in standard deviations of the coordinates."""
+    """(axes, d) directions, in standard deviations of the coordinates."""
     names: tuple[str, ...] = ()
-    """Of the coordinates."""
+    """The names of the coordinates."""
 
     @property
     def shifted(self) -> bool:
-        """The particles are certainly beside the target, in some direction."""
+        """Whether the particles are significantly shifted from the target in some direction."""
         return any(part.failed.any() for part in (self.shift, self.core_shift, self.axis_shift))
 
     @property
     def narrow(self) -> bool:
-        """They are certainly too close together, on average or in some direction."""
+        """Whether the particles are significantly too close together, on average or in some direction."""
         return self.ratio_low or any(part.low.any() for part in (self.spread, self.core_spread, self.axis_spread))
 
     @property
     def wide(self) -> bool:
-        """They are certainly too far apart, on average or in some direction."""
+        """Whether the particles are significantly too far apart, on average or in some direction."""
         return self.ratio_high or any(part.high.any() for part in (self.spread, self.core_spread, self.axis_spread))
 
     @property
     def unclear(self) -> bool:
-        """Some number is very far from its value at draws, but a few particles decide it: it may be chance."""
+        """Whether a statistic is very far from its value at draws, perhaps by chance: a few particles decide it."""
         return self.passed is None and any(part.unclear.any() for part in (self.shift, self.spread))
 
     def sentence(self) -> str:
-        """In one line, for a summary and a page; empty where there is nothing to say."""
+        """The verdict in one line, for a summary and a page; empty where nothing was checked and no reason is given."""
         if self.passed is None and not self.unclear:
             return f"Not checked against the target: {self.note}." if self.note else ""
         numbers = []
@@ -108,16 +109,16 @@ class Verdict:
         return f"{judged} the check against the target: {', '.join(numbers)}.{rest}"
 
     def worst_shift(self) -> tuple[str, str]:
-        """The shift that fails by most, with its standard error, and where it is."""
+        """The largest failing shift with its standard error, as text, and its coordinates or axis."""
         return self._worst([(part, part.failed) for part in (self.shift, self.core_shift, self.axis_shift)])
 
     def worst_spread(self, low: bool) -> tuple[str, str]:
-        """The spread that is too small, or too large, by most; and where it is."""
+        """The spread that is most too small, or too large, as text, and its coordinates or axis."""
         parts = (self.spread, self.core_spread, self.axis_spread)
         return self._worst([(part, part.low if low else part.high) for part in parts])
 
     def worst_unclear(self) -> tuple[str, str]:
-        """The number that is farthest from its value at draws and not certain, in words; and where it is."""
+        """The unclear statistic that is farthest from its value at draws, as text, and its coordinates."""
         if self.shift.unclear.any():
             number, where = self._worst([(self.shift, self.shift.unclear)])
             return f"the mean score times the standard deviation is {number} (0 at draws)", where
@@ -125,7 +126,7 @@ class Verdict:
         return f"the spread is {number} (1 at draws)", where
 
     def _worst(self, parts: list[tuple[Measure, np.ndarray]]) -> tuple[str, str]:
-        """Of coordinates, of their cores, and of axes: from the first that has any."""
+        """The worst marked value of the first measure that has marks: coordinates, then cores, then axes."""
         for place, (measure, marked) in enumerate(parts):
             places = np.flatnonzero(marked)
             if len(places):
@@ -148,5 +149,5 @@ class Verdict:
 
 
 def not_judged(why: str) -> Verdict:
-    """The verdict on particles of which nothing can be said; `why` goes on after "not checked against the target:"."""
+    """The verdict on particles that were not checked; `why` completes "Not checked against the target: …"."""
     return Verdict(None, why)

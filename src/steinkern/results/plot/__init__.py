@@ -1,7 +1,7 @@
-"""Figures: densities on the plane with particles on top, grids of them, and curves of a measure along a run.
+"""Figures: two-dimensional densities with particles on top, grids of them, and curves of a measure along a run.
 
-Matplotlib is imported inside the functions (`pip install 'steinkern[plot]'`), and its global state is never touched:
-every function returns a `Figure` of its own that needs no display.
+Matplotlib is imported inside the functions (`pip install 'steinkern[plot]'`). Its global state is not changed: every
+function returns a new `Figure` that needs no display.
 """
 
 from .lines import Curve as Curve

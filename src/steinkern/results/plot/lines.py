@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Curve(NamedTuple):
-    """A measure along a run: its value at every x, and a band around it where there is one."""
+    """A measure along a run: its value at every x, and optionally a band around it."""
 
     x: np.ndarray
     middle: np.ndarray
@@ -22,7 +22,7 @@ class Curve(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A value to compare curves with, drawn across the panel, with a band around it where there is one."""
+    """A reference value, drawn across the panel, and optionally a band around it."""
 
     middle: float
     low: float | None = None
@@ -45,18 +45,16 @@ def curves(
     """Curves of a measure against the iteration, side by side, with one legend for all panels.
 
     Args:
-        panels: by the panel's title, the curves by their label. A label has the same colour in every panel.
-        xlabel: below every panel.
-        ylabel: beside the first one.
-        levels: by the panel's title, a value to compare with.
-        level_label: what that value is, for the legend.
-        marks: by the panel's title, an x to point out.
-        mark_label: what that x is, for the legend.
-        log_x: a logarithmic x axis; points at x ≤ 0 are left out then.
-        limits: by the panel's title, the ends of its y axis; panels then have axes of their own, for measures that
-            are not the same.
-        colours: by their label, so that a label has the same one in other figures too; those of `COLOURS`, in their
-            order, for the rest.
+        panels: for each panel's title, its curves by their labels. A label has the same colour in every panel.
+        xlabel: the label below every panel.
+        ylabel: the label beside the first panel.
+        levels: for some panels' titles, a reference value.
+        level_label: the name of the reference value in the legend.
+        marks: for some panels' titles, an x to mark by a vertical line.
+        mark_label: the name of the marked x in the legend.
+        log_x: a logarithmic x axis, which leaves out points at x ≤ 0.
+        limits: for some panels' titles, the ends of the y axis. Panels then have separate axes, for different measures.
+        colours: colours by label, to match other figures; the other labels take those of `COLOURS` in order.
     """
     if not panels:
         raise ValueError("`panels` must hold at least one panel, got none.")
@@ -115,7 +113,7 @@ def _draw_curve(axes: "matplotlib.axes.Axes", curve: Curve, colour: str, positiv
 
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:
-    """As few rows as fit into `width` inches, evenly filled."""
+    """The number of legend columns for the fewest, evenly filled rows in `width` inches."""
     needed = sum(0.45 + 0.067 * len(label) for label in labels)
     rows = max(1, int(np.ceil(needed / width)))
     return int(np.ceil(len(labels) / rows))

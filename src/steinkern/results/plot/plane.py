@@ -1,4 +1,4 @@
-"""Densities on the plane with particles on top, alone and in grids."""
+"""Two-dimensional densities with particles on top, in single panels and in grids."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import matplotlib.figure
 
 _PARTICLE = "#D55E00"
-_SHADES = ("#E4ECF5", "#C8D8E9", "#A3BEDA", "#7BA1C7")  # light to dark: particles stay the loudest thing in a figure
+_SHADES = ("#E4ECF5", "#C8D8E9", "#A3BEDA", "#7BA1C7")  # light to dark, all lighter than the particles
 _MASSES = (0.99, 0.9, 0.7, 0.4)
 
 Box = tuple[float, float, float, float]
@@ -41,7 +41,7 @@ def density(
     title: str | None = None,
     resolution: int = 300,
 ) -> "matplotlib.figure.Figure":
-    """Contours of a density on the plane, with particles on top.
+    """Filled contours of a two-dimensional density, with particles on top.
 
     The shades are the smallest regions that hold 40, 70, 90 and 99 percent of the mass in the window.
 
@@ -73,15 +73,15 @@ def particle_grid(
     notes: Mapping[str, Sequence[str]] | None = None,
     resolution: int = 300,
 ) -> "matplotlib.figure.Figure":
-    """Small multiples of `density`, all with the same limits: a row a method, a column a moment of the run.
+    """A grid of `density` panels with common limits: one row for each method, one column for each iteration.
 
     Args:
         log_density: at one point of shape (2,), up to a constant.
         window: left, right, bottom, top.
-        rows: the particles of every method, one array a column.
+        rows: the particles of every method, one array for each column.
         columns: the columns' headings.
         title: above the grid.
-        notes: a few characters for the corner of every panel, in the same structure as `rows`.
+        notes: a short text for the corner of every panel, in the same structure as `rows`.
         resolution: of the grid on which the density is evaluated, along each axis.
     """
     panels = [Panels(log_density, window, label, history) for label, history in rows.items()]
@@ -95,10 +95,10 @@ def particle_grid(
 def target_rows(
     rows: Sequence[Panels], columns: Sequence[str], *, title: str | None = None, resolution: int = 300
 ) -> "matplotlib.figure.Figure":
-    """Small multiples of `density` for several targets: a row a target with its own limits, a column a method.
+    """A grid of `density` panels: one row for each target, with its own limits, and one column for each method.
 
     Args:
-        rows: a density and its particles, one array a column.
+        rows: a density and its particles, one array for each column.
         columns: the columns' headings.
         title: above the grid.
         resolution: of the grid on which the densities are evaluated, along each axis.
@@ -113,7 +113,7 @@ def save_backdrop(
     resolution: int = 300,
     width: int = 480,
 ) -> None:
-    """Write the shades of a density alone as a PNG picture of the window, edge to edge, to draw particles upon.
+    """Write the filled contours of a density, without axes, as a PNG of the window, to draw particles upon.
 
     Args:
         log_density: at one point of shape (2,), up to a constant.
@@ -135,7 +135,7 @@ def save_backdrop(
 
 
 class _Shades(NamedTuple):
-    """A density on a grid, and the levels of its shades."""
+    """A density on a grid, and the levels of its contours."""
 
     window: Box
     first: np.ndarray
@@ -165,7 +165,7 @@ def _shades(log_density: Callable[[Array], Array], window: Box, resolution: int)
 
 
 def _mass_levels(height: np.ndarray) -> list[float]:
-    """The heights above which the given shares of the mass lie, from the largest share (lowest height) on."""
+    """The heights above which the shares `_MASSES` of the mass lie, from the largest share (lowest height) on."""
     ordered = np.sort(height, axis=None)[::-1]
     share = np.cumsum(ordered) / np.sum(ordered)
     levels = [float(ordered[np.searchsorted(share, mass)]) for mass in _MASSES]
@@ -188,7 +188,7 @@ def _draw_panel(axes: "matplotlib.axes.Axes", shades: _Shades, particles: Partic
 
 
 def _write(axes: "matplotlib.axes.Axes", text: str, x: float, y: float, colour: str, **alignment: str) -> None:
-    """A few characters in a corner, readable above particles."""
+    """Write a short text into a panel, on a white background to be readable above particles."""
     plate = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.8}
     place: dict[str, Any] = {"transform": axes.transAxes, **alignment}
     axes.text(x, y, text, fontsize=6.5, color=colour, bbox=plate, zorder=4, **place)
@@ -211,7 +211,7 @@ def _grid(
     matplotlib = load()
     side = 1.55  # inches
     heights = [_aspect(row.window) for row in rows]
-    same = len({tuple(row.window) for row in rows}) == 1  # then the numbers below the last row speak for all
+    same = len({tuple(row.window) for row in rows}) == 1  # then only the last row has tick labels below
     shades: dict[Any, _Shades] = {}
     with matplotlib.rc_context(STYLE):
         extra = (0.25 if title else 0.0) + (0.4 if same else 0.25 + 0.17 * len(rows))

@@ -1,4 +1,4 @@
-"""What all figures share: colours, settings, a canvas without a display, and files with the same bytes every time."""
+"""The style of all figures: colours, settings, figures without a display, and reproducible files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import matplotlib.figure
 
 COLOURS = ("#000000", "#0072B2", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#E69F00")
-"""Told apart by colour-blind readers too (Okabe and Ito), in the order of use."""
+"""A palette for colour-blind readers (Okabe and Ito), in the order of use."""
 
 INK, QUIET = "#262626", "#6B6B6B"
 STYLE = {
@@ -37,12 +37,12 @@ STYLE = {
 
 
 def check_available() -> None:
-    """Raise an `ImportError` that says what to install, unless matplotlib can be imported."""
+    """Raise `ImportError`, with the command to install it, unless matplotlib can be imported."""
     load()
 
 
 def save(figure: "matplotlib.figure.Figure", path: str | Path, dots_per_inch: int = 130) -> Path:
-    """Write the figure in the format that the path's ending names, such as ".png" or ".svg"; give back the path.
+    """Write the figure in the format of the path's suffix, such as ".png" or ".svg", and return the path.
 
     The files hold no date and no version, so that the same figure gives the same bytes.
     """
@@ -56,7 +56,7 @@ def save(figure: "matplotlib.figure.Figure", path: str | Path, dots_per_inch: in
 
 
 def load() -> Any:
-    """Matplotlib, or an `ImportError` that says what to install."""
+    """The matplotlib module; `ImportError` with the command to install it where it is missing."""
     try:
         import matplotlib
     except ImportError as error:
@@ -65,11 +65,11 @@ def load() -> Any:
 
 
 def new_figure(size: tuple[float, float]) -> "matplotlib.figure.Figure":
-    """An empty figure of so many inches, apart from matplotlib's global state."""
+    """An empty figure of this size in inches, independent of matplotlib's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.02))
-    FigureCanvasAgg(figure)  # draws without a display, and without pyplot's registry of figures
+    FigureCanvasAgg(figure)  # draws without a display and without pyplot's registry of figures
     return figure

@@ -1,4 +1,4 @@
-"""A self-contained HTML page for a run: what was run, how it ended, its traces, its particles, its numbers.
+"""A self-contained HTML page for a run: its settings, its end, its traces, its particles and a table of sites.
 
 `Result.report` writes it for a run in memory, `steinkern report` for one on disk.
 """

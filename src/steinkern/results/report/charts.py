@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: they take the page's colours, print well and need no script."""
+"""Line charts as inline SVG, which take the page's colours, print well and need no script."""
 
 import math
 from typing import Any
@@ -9,11 +9,11 @@ from .. import html
 
 _WIDTH, _HEIGHT = 520, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 496.0, 12.0, 172.0
-_MOST_POINTS = 400  # of a curve: more than the screen has room for
+_MOST_POINTS = 400  # of a curve; a screen shows no more
 
 
 class _Scale:
-    """From numbers to places, linear or logarithmic."""
+    """A linear or logarithmic map from values to positions on the page."""
 
     def __init__(self, low: float, high: float, start: float, end: float, log: bool = False):
         self.log = log
@@ -38,7 +38,7 @@ class _Scale:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between two ends, at most so many."""
+    """About `most` round numbers between two ends."""
     rough = (high - low) / max(most - 1, 1)
     unit = (10.0 ** math.floor(math.log10(rough)) if rough > 0 and math.isfinite(rough) else 0.0) or 1.0
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= 0.7 * rough)
@@ -47,7 +47,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number as an axis or a table prints it; a dash where it is none."""
+    """A number as printed on an axis or in a table; a dash where it is not finite."""
     if not math.isfinite(value):
         return "–"
     return f"{value:.4g}"
@@ -57,11 +57,11 @@ def trace(name: str, step: np.ndarray, value: np.ndarray, *, log: bool, level: f
     """A curve against the step, with gaps where it is not finite (or, on a logarithmic axis, not positive).
 
     Args:
-        name: for readers who cannot see it.
-        step: the places.
-        value: the values there.
-        log: a logarithmic axis.
-        level: a value to compare with, drawn across.
+        name: of the curve, for screen readers.
+        step: the steps.
+        value: the values at the steps.
+        log: whether the axis of values is logarithmic.
+        level: a reference value, drawn across the chart.
     """
     stride = max(1, math.ceil(len(step) / _MOST_POINTS))
     places = np.unique(np.append(np.arange(0, len(step), stride), len(step) - 1))
@@ -90,7 +90,7 @@ def trace(name: str, step: np.ndarray, value: np.ndarray, *, log: bool, level: f
 
 
 def histogram(name: str, edges: np.ndarray, low: np.ndarray, high: np.ndarray, line: np.ndarray) -> str:
-    """Counts in bins as steps, over the band in which replicated counts lie."""
+    """A histogram of observed counts as a step curve, over the band of replicated counts."""
     across = _Scale(float(edges[0]), float(edges[-1]), _LEFT, _RIGHT)
     up = _Scale(0.0, float(max(*high, *line, 1.0)), _BOTTOM, _TOP + 6)
     band = "".join(

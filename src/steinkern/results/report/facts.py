@@ -1,7 +1,7 @@
-"""What was run, in words: from the JSON that describes a sampler, a target and the options of `fit`.
+"""Texts about a run's settings, from the JSON that describes a sampler, a target and the options of `fit`.
 
-The JSON may be of a file that somebody altered: every function here takes any JSON, in time linear in its size, and
-leaves out what it does not understand.
+The JSON may come from an altered file: every function accepts any JSON, takes time linear in its size, and leaves out
+unknown content.
 """
 
 import math
@@ -13,7 +13,7 @@ from .record import Record
 
 _RULES = {"Averaged": "Matrix-SVGD (average)", "MixtureAt": "Matrix-SVGD (mixture)", "Plain": "SVGD"}
 _STEP_RULES = {"rss": "Adagrad", "rms": "RMSProp", "adam": "Adam", "amsgrad": "AMSGrad", "adan": "Adan"}
-_LONGEST = 12  # names that are listed
+_LONGEST = 12  # the most names in a list
 _OPTIONS = {
     "batch_size": "batch size",
     "record_every": "history every",
@@ -25,10 +25,10 @@ _OPTIONS = {
 
 
 def facts(record: Record) -> list[tuple[str, str]]:
-    """Labels and what stands beside them."""
+    """The labels and texts of the page's list of settings."""
     settings = record.settings
     target, sampler = _mapping(settings.get("target")), _mapping(settings.get("sampler"))
-    inner = _mapping(sampler.get("sampler")) or sampler  # a half-Bayesian sampler moves its particles by another one
+    inner = _mapping(sampler.get("sampler")) or sampler  # the sampler inside a half-Bayesian one
     rule = _mapping(inner.get("rule"))
     given = [
         ("Command", str(settings.get("command") or "")),
@@ -54,7 +54,7 @@ def facts(record: Record) -> list[tuple[str, str]]:
 
 
 def target_name(target: Any, *, with_kind: bool = False) -> str:
-    """The user's own name for the target, and on request what kind of target it is; the kind where there is none."""
+    """The name of the user's function or model, optionally with the kind of target; only the kind where it has none."""
     target = _mapping(target)
     call = _mapping(_mapping(target.get("space")).get("call"))
     function = target.get("function") or target.get("log_likelihood") or call.get("model")
@@ -67,7 +67,7 @@ def target_name(target: Any, *, with_kind: bool = False) -> str:
 
 
 def in_words(value: Any) -> str:
-    """A described value as the call that would make it, without what is left at `None`."""
+    """A described value as the call that constructs it, without arguments that are `None`."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
@@ -109,7 +109,7 @@ def _constraints(target: Mapping[str, Any]) -> str:
 
 
 def is_real(support: Any) -> bool:
-    """Whether a described support is the whole real line, so that a coordinate is its own unconstrained one."""
+    """Whether a described support is the real line, on which constrained and unconstrained coordinates agree."""
     return _last(_mapping(support).get("class", "")) == "Real"
 
 
@@ -121,7 +121,7 @@ def _method(sampler: Mapping[str, Any], inner: Mapping[str, Any], rule: Mapping[
 
 
 def _step_rule(sampler: Mapping[str, Any]) -> str:
-    """An optax optimiser is closures in closures: the names of its parts, and the numbers that set the pace."""
+    """The transformations and step sizes of an optax optimiser, read from its nested closures."""
     optimiser = sampler.get("optimiser")
     if optimiser is None:
         size = sampler.get("step_size")

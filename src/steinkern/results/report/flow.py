@@ -1,4 +1,4 @@
-"""The particles along the run, as numbers that a script draws: sixteen bits each, finer than any screen."""
+"""The particles along the run as 16-bit integers, finer than a screen, which a script of the page draws."""
 
 import base64
 import itertools
@@ -11,25 +11,25 @@ from .record import Frames
 from .tables import columns, number_of_columns
 
 MOST_COORDINATES = 24
-"""Coordinates whose particles a page holds."""
+"""The most coordinates that a page holds."""
 MOST_PARTICLES = 400
 MOST_SHOWN = 5
-"""Coordinates that are drawn at once."""
+"""The most coordinates drawn at once."""
 FIRST_SHOWN = 3
-"""Coordinates that are drawn before the reader chooses."""
+"""The number of coordinates drawn before the reader chooses."""
 MISSING = 65535
-"""The code of what is not finite."""
+"""The code of a value that is not finite."""
 _LARGEST = 1e300
 _TRAIL = 6  # iterations whose moves are drawn behind a particle
 
 
 def flow(frames: Frames, coordinates: Sequence[str] | None, *, moves: bool = True) -> tuple[dict[str, Any], str]:
-    """What the script needs, and what to say of coordinates or particles that are left out.
+    """The data of the script, and a note on the coordinates and particles that are left out.
 
     Args:
-        frames: the particles at some iterations, the last one the end.
-        coordinates: names of coordinates, or of sites for all of theirs; the first ones where there are none.
-        moves: whether a particle moves from iteration to iteration, so that a line between them means something.
+        frames: the particles at the recorded iterations, the last of which is the end of the run.
+        coordinates: names of coordinates, or of sites for all their coordinates; the first ones by default.
+        moves: draw a particle's path over the last iterations; `False` for chains, which do not become the particles.
     """
     named = columns(frames.sites, batch_axes=2)
     if coordinates is None:
@@ -74,7 +74,7 @@ def flow(frames: Frames, coordinates: Sequence[str] | None, *, moves: bool = Tru
 
 
 def _first_shown(names: list[str], asked: bool) -> list[int]:
-    """Which coordinates are drawn before the reader chooses: as asked, or the first of each site before others."""
+    """The coordinates drawn before the reader chooses: the requested ones, or the first of each site, then others."""
     order = range(len(names))
     if asked:
         return list(order)[:MOST_SHOWN]
@@ -100,14 +100,14 @@ def _named(
 
 
 def _view(values: np.ndarray, end: tuple[float, float]) -> tuple[float, float]:
-    """All of the last particles, and most of the earlier ones: a few far ones would make the rest a dot."""
+    """An interval with all of the last particles and 99% of all values, so that outliers do not shrink the picture."""
     finite = values[np.isfinite(values)]
     low, high = np.quantile(finite, [0.005, 0.995]) if finite.size else end
     return min(float(low), end[0]), max(float(high), end[1])
 
 
 def _window(values: np.ndarray) -> tuple[float, float]:
-    """An interval with some room around all finite values."""
+    """An interval with a margin around all finite values."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     pad = 0.1 * (high - low) or 0.1 * abs(high) or 1.0

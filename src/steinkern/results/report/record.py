@@ -1,4 +1,4 @@
-"""A run as its page tells it: plain arrays, words and JSON, whether it comes from memory or from disk."""
+"""The content of a run's page: plain arrays, texts and JSON, from a run in memory or on disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from ...kernels.scalar import IMQ
 from ...targets.target import AbstractTarget
 
 MOST_FRAMES = 60
-"""Iterations at which the particles are drawn."""
-_MOST_MEASURED = 20  # iterations at which the discrepancy is computed
-_MOST_PAIRED = 500  # particles whose pairs it is computed from
+"""The most iterations at which the particles are drawn."""
+_MOST_MEASURED = 20  # the most iterations at which the discrepancy is computed
+_MOST_PAIRED = 500  # the most particles from which the discrepancy is computed
 
 UNCONSTRAINED = "unconstrained "
-"""Before the name of a site whose own coordinates are not known."""
+"""The prefix of a site's name where its constraints are not known."""
 RECORD_PARTICLES = "Give `record_particles=True` to `fit` (and `record_every=k` for every k-th step) to have them kept."
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A number along the run, and what there is to say of it."""
+    """A diagnostic along the run, and a note for its caption."""
 
     step: np.ndarray
     value: np.ndarray
@@ -37,7 +37,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Frames:
-    """The particles at some iterations: named arrays with axes (iteration, particle, …)."""
+    """The particles at the recorded iterations: named arrays with axes (iteration, particle, …)."""
 
     step: np.ndarray
     sites: Mapping[str, np.ndarray]
@@ -45,7 +45,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything that a page of a run shows."""
+    """All that the page of a run shows."""
 
     title: str
     status: str
@@ -53,48 +53,48 @@ class Record:
     num_steps: int
     num_particles: int
     settings: Mapping[str, Any]
-    """What was run, as JSON: `sampler`, `target` and the options of `fit`."""
+    """The settings as JSON: `sampler`, `target` and the options of `fit`."""
     versions: Mapping[str, str]
     sites: Mapping[str, np.ndarray]
-    """The particles by name, and whatever else the target derives from them; particle axis first."""
+    """The particles by name, and the quantities that the target derives from them; particle axis first."""
     drawn: Mapping[str, np.ndarray]
-    """Those that are particles."""
+    """The particles by name, without derived quantities."""
     frames: Frames | None
     traces: Mapping[str, Trace]
     """`velocity norm`, `KSD`, `Stein ratio`, `step size`."""
     advice: tuple[str, ...] = ()
     check: str = ""
-    """What the end of the run says of the particles as draws of the target."""
+    """The sentence of the verdict on the particles."""
     shared: str = ""
-    """What the particles have in common, in words."""
+    """A text on the parameters that all particles share."""
     observed: Mapping[str, Any] = field(default_factory=dict)
     predictive: Mapping[str, Any] = field(default_factory=dict)
     coordinates_note: str = ""
     flow_note: str = ""
-    """What to say of the frames, or of why there are none."""
+    """A note on the frames, or on why there are none."""
     chains: bool = False
-    """Whether what is recorded are Markov chains, by which the particles were placed in the end."""
+    """Whether the frames hold Markov chains, from whose draws the final particles were computed."""
 
     def own_name(self, name: str) -> str:
-        """What is asked for by a site's name, as it is called here: perhaps its unconstrained coordinates alone."""
+        """The name of a site or coordinate in this record, which may have it in unconstrained coordinates only."""
         site = name.partition("[")[0]
         return name if site in self.drawn or UNCONSTRAINED + site not in self.drawn else UNCONSTRAINED + name
 
 
 def chosen_lines(number: int, most: int = MOST_FRAMES) -> np.ndarray:
-    """The indices of at most so many of the lines of a history, evenly spaced, the last one included."""
+    """The indices of at most `most` records of a history, evenly spaced, the last one included."""
     return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int)) if number else np.zeros(0, int)
 
 
 def by_name(particles: PyTree) -> dict[str, np.ndarray]:
-    """The leaves of particles by their paths, as the target's own table of sites has them."""
+    """The leaves of the particles by their paths, named as in `AbstractTarget.sites`."""
     paths, _ = jax.tree_util.tree_flatten_with_path(particles)
     named = {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
     return {name: np.asarray(leaf) for name, leaf in named.items()}
 
 
 def shared_in_words(shared: PyTree) -> str:
-    """How many numbers the particles share; nothing where they share none."""
+    """A text with the number of shared parameters; empty where there are none."""
     leaves = [leaf for leaf in jax.tree_util.tree_leaves(shared) if eqx.is_inexact_array_like(leaf)]
     size = sum(int(np.size(leaf)) for leaf in leaves)
     return f"{size:,} numbers in {len(leaves)} arrays, point estimates that all particles share" if leaves else ""
@@ -103,16 +103,16 @@ def shared_in_words(shared: PyTree) -> str:
 def discrepancy(
     target: AbstractTarget, points: Float[Array, "k n d"], step: np.ndarray, data: Batch, lacks_particles: str
 ) -> Trace:
-    """The kernel Stein discrepancy at some iterations, in unconstrained coordinates.
+    """The kernel Stein discrepancy at the recorded iterations, in unconstrained coordinates.
 
-    The kernel is the IMQ whose bandwidth fits the last particles: one ruler for the whole run.
+    The kernel is the IMQ with the bandwidth of the last particles at all iterations, so that they can be compared.
 
     Args:
         target: bound to the particles' space.
         points: the particles at those iterations.
         step: the iterations.
-        data: those of the fit.
-        lacks_particles: what to say where only the last particles are known.
+        data: the data of the fit.
+        lacks_particles: a note for runs of which only the last particles are known.
     """
     lines = chosen_lines(len(step), _MOST_MEASURED)
     some = points[jnp.asarray(lines)][:, :_MOST_PAIRED]

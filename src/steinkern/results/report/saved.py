@@ -1,4 +1,4 @@
-"""The record of a run on disk, from its newest whole checkpoint; reading it executes nothing."""
+"""Reads the record of a run from its newest intact checkpoint, without executing any of its code."""
 
 import itertools
 import math
@@ -21,9 +21,9 @@ from ...targets.target import AbstractTarget
 from .facts import is_real, target_name
 from .record import RECORD_PARTICLES, UNCONSTRAINED, Frames, Record, Trace, by_name, chosen_lines, discrepancy
 
-_TRIES = 8  # checkpoints read before a directory is given up; a run keeps two
-_ROOM = 0.25  # of the machine's memory for a checkpoint: a page needs some copies of its arrays
-_DEEPEST, _MOST_ENTRIES, _LONGEST_TEXT = 40, 100_000, 2_000  # of the JSON that a page shows
+_TRIES = 8  # the most checkpoints read in a directory; a run keeps two
+_ROOM = 0.25  # share of the machine's memory for a checkpoint: a page needs several copies of its arrays
+_DEEPEST, _MOST_ENTRIES, _LONGEST_TEXT = 40, 100_000, 2_000  # limits of the JSON that a page shows
 _NO_TARGET = (
     "A checkpoint holds no target, so the discrepancy is not known here: give `--target FILE.py:NAME`, or call "
     "`result.report(directory)` where the run is."
@@ -41,13 +41,14 @@ def read_run(
     *,
     title: str | None = None,
 ) -> Record:
-    """What the newest whole checkpoint in a directory, or in its `checkpoint`, tells of its run.
+    """The record of a run from the newest intact checkpoint in a directory or in its subdirectory `checkpoint`.
 
     Args:
         directory: that of `fit(..., checkpoint=directory)`, or of `steinkern sample`.
-        target: bound to the particles' space; it brings the particles to their own coordinates and measures them.
-        data: those of the run, where the target has any.
-        title: of the page; the target's name where there is none.
+        target: the run's target, bound to the particles' space. With it the record has the particles in constrained
+            coordinates and their discrepancy.
+        data: the data of the run, if any.
+        title: of the page; the target's name by default.
     """
     places = [Path(directory), Path(directory) / "checkpoint"]
     most = _ROOM * machine_memory()
@@ -102,7 +103,7 @@ def read_run(
 
 
 def _arrays(saved: CheckpointContents) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, list[np.ndarray]]:
-    """The points, those of the history, the steps of its lines, and velocity norm, step size and Stein ratio there."""
+    """The points, the recorded points, the recorded steps, and velocity norm, step size and Stein ratio there."""
     place = saved.notes.get("points")
     with_particles = bool(saved.settings.get("record_particles"))
     number = 5 if with_particles else 4
@@ -124,7 +125,7 @@ def _is_float(array: np.ndarray) -> bool:
 
 
 def _layout(saved: CheckpointContents, size: int) -> tuple[list[str], list[list[int]], list[Any] | None]:
-    """The names and shapes of the leaves, and their supports where the space says them, for so many coordinates."""
+    """The names, shapes and, where known, supports of the leaves; checked to have `size` coordinates."""
     inside: Any = saved.settings
     for name in ("target", "space"):
         inside = inside.get(name) if isinstance(inside, dict) else None
@@ -142,7 +143,7 @@ def _layout(saved: CheckpointContents, size: int) -> tuple[list[str], list[list[
 
 
 def _is_shape(axes: Any) -> bool:
-    """Whether JSON is the shape of an array."""
+    """Whether a JSON value is a valid shape of an array."""
     return (
         isinstance(axes, list)
         and len(axes) <= MOST_AXES
@@ -158,7 +159,7 @@ def _unreadable(saved: CheckpointContents, why: str) -> ValueError:
 
 
 def _shortened(value: Any, depth: int = 0, left: list[int] | None = None) -> Any:
-    """A copy of JSON whose depth, number of entries, numbers and texts are bounded; an ellipsis is where it was cut."""
+    """A copy of JSON with bounded depth, entries, numbers and texts; an ellipsis marks most cuts."""
     left = [_MOST_ENTRIES] if left is None else left
     left[0] -= 1
     if isinstance(value, str):
@@ -176,7 +177,7 @@ def _shortened(value: Any, depth: int = 0, left: list[int] | None = None) -> Any
 
 
 def _by_layout(saved: CheckpointContents, points: np.ndarray, batch_axes: int = 1) -> dict[str, np.ndarray]:
-    """The columns of unconstrained points by the names of the leaves that they belong to, and what they are."""
+    """The unconstrained points by leaf name, with the prefix "unconstrained" for leaves that may be constrained."""
     names, shapes, supports = _layout(saved, points.shape[-1])
     real = [supports is not None and is_real(supports[place]) for place in range(len(names))]
     names = [
@@ -201,7 +202,7 @@ def _versions(saved: CheckpointContents) -> dict[str, str]:
 
 
 def _in(target: AbstractTarget, points: Any) -> Array:
-    """Points of a checkpoint in the precision of the target, seen to be of its size."""
+    """Points of a checkpoint in the target's precision, checked to have its number of coordinates."""
     layout = target.bound_space.layout
     if points.shape[-1] != layout.size:
         sizes = f" has {layout.size} unconstrained coordinates, the checkpoint {points.shape[-1]}"

@@ -1,4 +1,4 @@
-"""Numbers of a run: a row for every coordinate of every named site, and for what was predicted of the data."""
+"""Tables of a run: statistics of every coordinate of every named site, and predictive checks."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ _LEVEL = 0.9
 
 
 def columns(sites: Mapping[str, np.ndarray], batch_axes: int = 1) -> Iterable[tuple[str, np.ndarray]]:
-    """Every coordinate of every site by name, with its values along the leading axes."""
+    """The name of every coordinate of every site, with its values along the leading axes."""
     for name, values in sites.items():
         shape = np.shape(values)
         flat = np.reshape(values, (*shape[:batch_axes], -1))
@@ -28,22 +28,22 @@ def columns(sites: Mapping[str, np.ndarray], batch_axes: int = 1) -> Iterable[tu
 
 
 def number_of_columns(values: np.ndarray, batch_axes: int = 1) -> int:
-    """How many coordinates a site has."""
+    """The number of coordinates of a site."""
     return math.prod(np.shape(values)[batch_axes:])
 
 
 def statistics(values: np.ndarray) -> list[float]:
-    """Mean, standard deviation and quantiles of the finite values; NaN where there is none."""
+    """Mean, standard deviation and quantiles of the finite values; NaN where there are none."""
     values = np.asarray(values, float)
     finite = values[np.isfinite(values)]
     if not finite.size:
         return [float("nan")] * len(HEAD)
-    with np.errstate(over="ignore", invalid="ignore"):  # numbers near the largest float have no variance
+    with np.errstate(over="ignore", invalid="ignore"):  # the variance of numbers near the largest float overflows
         return [float(finite.mean()), float(finite.std()), *map(float, np.quantile(finite, QUANTILES))]
 
 
 def site_table(sites: Mapping[str, np.ndarray]) -> tuple[str, int, int]:
-    """The table as HTML, how many coordinates there are, and how many of its numbers are not finite."""
+    """The table of sites as HTML, the number of coordinates, and the number of values that are not finite."""
     first = itertools.islice(columns(sites), MOST_ROWS)
     rows = [(name, *map(charts.number, statistics(values))) for name, values in first]
     lost = sum(int(np.sum(~np.isfinite(np.asarray(values, float)))) for values in sites.values())
@@ -51,7 +51,7 @@ def site_table(sites: Mapping[str, np.ndarray]) -> tuple[str, int, int]:
 
 
 def check(name: str, draws: Any, observed: Any) -> str:
-    """One predictive check: statistics of what was observed beside those of the draws, and counts in bins."""
+    """One predictive check as HTML: statistics of the observations and of the draws, and a histogram."""
     draws = np.asarray(draws, float).reshape(len(draws), -1)
     if observed is None or not np.size(observed):
         middle, low, high = map(charts.number, (float(draws.mean()), *map(float, _interval(draws.ravel()))))
@@ -82,7 +82,7 @@ def check(name: str, draws: Any, observed: Any) -> str:
 
 
 def _interval(values: np.ndarray) -> np.ndarray:
-    """The ends of the central interval, along the first axis."""
+    """The ends of the central 90% interval along the first axis."""
     return np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=0)
 
 
@@ -97,12 +97,12 @@ def _counts(name: str, draws: np.ndarray, seen: np.ndarray) -> str:
         return ""
     both = np.concatenate([seen, np.quantile(finite, [0.005, 0.995])])
     values = np.unique(seen)
-    if np.all(values == np.round(values)) and np.ptp(both) <= _MOST_BINS:  # counts or labels: a bin each
+    if np.all(values == np.round(values)) and np.ptp(both) <= _MOST_BINS:  # counts or labels: one bin for each
         edges = np.arange(both.min().round() - 0.5, both.max().round() + 1.0)
     else:
         bins = int(np.clip(2 * np.sqrt(seen.size), 5, _MOST_BINS))
         edges = np.linspace(both.min(), both.max(), bins + 1)
-    if not np.all(np.diff(edges) > 0):  # one value, or a range that its precision cannot divide
+    if not np.all(np.diff(edges) > 0):  # a single value, or a range that floating point cannot divide
         return ""
     replicated = np.stack([np.histogram(draw, edges)[0] for draw in draws])
     low, high = _interval(replicated)

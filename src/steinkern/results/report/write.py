@@ -1,4 +1,4 @@
-"""From the record of a run to its page."""
+"""Writes the page of a run from its record."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from .facts import facts
 from .flow import flow
 from .record import Frames, Record
 
-_TRACES = {  # the order of the page; whether the axis is logarithmic, a level to compare with, what it is
+_TRACES = {  # in the order of the page: whether the axis is logarithmic, a reference level, the caption
     "velocity norm": (True, None, "Root mean square of the velocity. It falls as the particles come to rest."),
     "KSD": (True, None, "Kernel Stein discrepancy to the target, smaller is better."),
     "Stein ratio": (False, 1.0, "Near 1 when the spread is right, below it when the particles have collapsed."),
     "step size": (True, None, "Root mean square of a move over that of the velocity."),
 }
-_CHAIN_TRACES = {  # the same where chains were run: what it is called, and what it is
+_CHAIN_TRACES = {  # for runs of chains: the title, the caption
     "velocity norm": ("Mean gradient", "Root mean square of the mean of the chains' whitened gradients: noise near 0."),
     "KSD": ("KSD", "Of the chains, and at the end of the particles, in unconstrained coordinates as they are; under "
             "“Quality” it is in whitened ones, with another scale."),
@@ -29,7 +29,7 @@ _CHAIN_TRACES = {  # the same where chains were run: what it is called, and what
                   "halved where chains are slow to settle."),
 }  # fmt: skip
 _TONES = {"converged": "good", "finished": "good", "stopped": "warn", "checkpoint": "warn", "diverged": "bad"}
-_FILTERED = 12  # rows of a table from which on a filter helps
+_FILTERED = 12  # tables of more rows have a filter
 
 
 def write_report(
@@ -39,13 +39,13 @@ def write_report(
     coordinates: Sequence[str] | None = None,
     name: str = "index.html",
 ) -> Path:
-    """Write a page into a directory, made where it does not exist; it needs no network and no other file.
+    """Write a self-contained page into a directory, created where it does not exist, and return its path.
 
     Args:
-        record: the run.
-        directory: where to.
-        coordinates: whose particles to draw: names of coordinates, or of sites for all of theirs.
-        name: of the page.
+        record: the content of the page.
+        directory: of the page.
+        coordinates: the coordinates to draw, or names of sites for all their coordinates.
+        name: the file name of the page.
     """
     if not isinstance(directory, str | os.PathLike):
         raise ValueError(f"`directory` must be a directory, got {directory!r}.")
@@ -93,13 +93,13 @@ def write_report(
 
 
 def _tone(record: Record) -> str:
-    """Of the status: good news is none where something is not to be trusted."""
+    """The tone (good, warn, bad) of the status; a good status with warnings has the tone "warn"."""
     tone = _TONES.get(record.status, "warn")
     return "warn" if tone == "good" and record.advice else tone
 
 
 def _subtitle(record: Record) -> list[str]:
-    """How much was run, by what and when, as far as it is known."""
+    """The numbers of particles and steps, and where known the version and the date."""
     version = record.versions.get("steinkern")
     parts = [
         f"{record.num_particles:,} particles, {record.num_steps:,} steps",
