@@ -29,7 +29,7 @@ _TRACEBACK = "STEINKERN_TRACEBACK"
 
 
 class _Root(typer.core.TyperGroup):
-    """All commands: Ctrl-C ends any of them with exit code 130."""
+    """The group of all commands; Ctrl-C ends any of them with exit code 130."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -45,7 +45,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain text: examples keep their lines, and brackets stay brackets
+    rich_markup_mode=None,  # plain text keeps the lines of examples and their brackets
 )
 reproduce = typer.Typer(
     help="Run an experiment of the paper: tables, figures and a page to look at.",
@@ -59,10 +59,10 @@ app.command("report")(report)
 
 
 def main() -> None:
-    """Run the command; whatever goes wrong is one line and a non-zero exit.
+    """Run the command. Errors print one line and exit with a non-zero code.
 
-    2 is wrong input, or a file or directory that cannot be used; 3 is an error that nobody foresaw, whose traceback the
-    variable STEINKERN_TRACEBACK brings out; 130 is Ctrl-C.
+    The code is 2 for wrong input and for a file or directory that cannot be used, 3 for an unexpected error (the
+    variable STEINKERN_TRACEBACK shows its traceback), and 130 for Ctrl-C.
     """
     try:
         app()

@@ -1,4 +1,4 @@
-"""`steinkern data`: get the datasets of the experiments, and see that they are whole."""
+"""`steinkern data`: download the datasets of the experiments, and verify them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,7 @@ def fetch(
     ] = None,
     directory: Directory = None,
 ) -> None:
-    """Download datasets from their public originals and check them; what is already there and good is kept.
+    """Download datasets from their public originals and check them; valid files that are already there are kept.
 
     All of them are about 230 MB to download, most of it year.
     """
@@ -40,7 +40,7 @@ def fetch(
 
 @data.command()
 def check(directory: Directory = None) -> None:
-    """Say of every dataset whether it is there and whole; exit with 1 where a file is damaged or differs."""
+    """Print for every dataset whether it is present and intact; exit with 1 where a file is damaged or differs."""
     directory = data_directory(directory)
     statuses = check_sources(directory)
     for status in statuses:

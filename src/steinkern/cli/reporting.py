@@ -1,4 +1,4 @@
-"""`steinkern report`: from a directory of checkpoints to a page."""
+"""`steinkern report`: writes a page about a run from its directory of checkpoints."""
 
 import warnings
 from dataclasses import replace
@@ -40,10 +40,10 @@ def report(
     ] = None,
     dim: Annotated[int | None, typer.Option(help="As for `sample`.")] = None,
 ) -> None:
-    """Write a page about a run on disk: its newest whole checkpoint, even where the run still goes on or was killed.
+    """Write a page about a run on disk from its newest intact checkpoint, even while the run goes on or after a kill.
 
-    Without --target nothing of the run's code is executed, and the page shows the unconstrained coordinates in which
-    samplers work. In a directory of `sample` its own page, index.html, stays as it is.
+    Without --target none of the run's code is executed, and the page shows the unconstrained coordinates in which
+    samplers work. In a directory of `sample` its page, index.html, is not replaced.
     """
     jax.config.update("jax_enable_x64", True)
     switch_on_by_environment(default=True)
@@ -84,7 +84,7 @@ def report(
 
 
 def _split(listed: str) -> list[str]:
-    """Names between commas, except those within brackets: `scale,weights[2,0]` are two."""
+    """Split at commas outside brackets: `scale,weights[2,0]` has two names."""
     names, depth = [""], 0
     for character in listed:
         depth += (character == "[") - (character == "]")

@@ -1,4 +1,4 @@
-"""`run.json`: what `steinkern sample` was asked for and how it ended, for `--resume` and for `steinkern report`."""
+"""`run.json`: the options of `steinkern sample` and the end of its run, for `--resume` and `steinkern report`."""
 
 import json
 import shlex
@@ -11,22 +11,22 @@ from ..results.result import Result
 
 NAME = "run.json"
 AUTO = "auto"
-"""The method of `sample`, which keeps no checkpoints."""
+"""The default method, that of `steinkern.sample`, which keeps no checkpoints."""
 PAGE = "index.html"
-_LARGEST = 2**20  # bytes of a run.json
+_LARGEST = 2**20  # the most bytes of a run.json
 TARGET = "FILE.py:NAME"
-"""What was sampled, among the options."""
+"""The key of the target among the options."""
 _END = ("step", "status", "message", "warnings")
 
 
 def write(directory: Path, options: Mapping[str, Any], out: Path, result: Result | None = None) -> None:
-    """Write the options of a run, before its first step; and once it has ended, its end beside them.
+    """Write `run.json`: the options before the first step, and the end of the run after the last.
 
     Args:
-        directory: where to.
+        directory: of the run.
         options: of the command.
-        out: the file of the particles, which the run may replace from now on, like its page.
-        result: of the run, where it has ended.
+        out: the file of the particles. It is recorded as the run's own, so that the run may replace it and its page.
+        result: of the run, once it has ended.
     """
     end = None
     if result is not None:
@@ -38,7 +38,7 @@ def write(directory: Path, options: Mapping[str, Any], out: Path, result: Result
 
 
 def read(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options and the end of the run in a directory; empty where they are not known."""
+    """The options and the end of the run in a directory; empty where `run.json` is missing or invalid."""
     content = _content(directory)
     options, end = content.get("options"), content.get("end") or {}
     if not (isinstance(options, dict) and isinstance(options.get(TARGET), str) and isinstance(end, dict)):
@@ -63,13 +63,13 @@ def written(directory: Path) -> list[str] | None:
 def _content(directory: Path) -> dict[str, Any]:
     try:
         content = read_json(directory / NAME, _LARGEST)
-    except (OSError, ValueError):  # there is none, or it is not what `write` wrote
+    except (OSError, ValueError):  # the file is missing, or not what `write` wrote
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def check_same(directory: Path, options: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run whose options were others, each named with what it was."""
+    """Raise where the run to resume had other options, naming each with both values."""
     before, _ = read(directory)
     differing = list(_differences(before, options))
     if differing:
@@ -82,7 +82,7 @@ def check_same(directory: Path, options: Mapping[str, Any]) -> None:
 
 
 def in_a_line(options: Mapping[str, Any], out: Path) -> str:
-    """The command that was given, its options written out."""
+    """The command line with all its options."""
     written = {**options, "--out": shlex.quote(str(out))}
     given = [f"{name} {value}" for name, value in written.items() if name != TARGET and value is not None]
     return " ".join(["steinkern sample", shlex.quote(str(options[TARGET])), *given])
@@ -93,7 +93,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
         if name not in before:
             continue
         same = before[name] == value
-        if name == TARGET:  # the same file may be named from another directory; its code is compared elsewhere
+        if name == TARGET:  # the path may be given from another directory; checkpoints compare the code
             same = str(before[name]).rpartition(":")[2] == str(value).rpartition(":")[2]
         if not same:
             yield name

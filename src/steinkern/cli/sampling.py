@@ -1,4 +1,4 @@
-"""`steinkern sample`: from a file to particles and a page."""
+"""`steinkern sample`: draws particles from a target in a Python file, and writes a page about them."""
 
 import importlib.util
 import json
@@ -37,19 +37,19 @@ from .words import refusals_reworded, reworded
 
 METHODS = (AUTO, "average", "mixture", "vanilla", "svn")
 _STEPS = 1000
-_LINES = 100  # of the history
-_MOST_NUMBERS = 100_000  # of the particles, beyond which their flow is not kept
-_SHOWN = 20  # lines of the summary on the terminal
-_LARGEST_SEED = 2**63 - 2  # the next one draws predictions
+_LINES = 100  # about the number of records in the history
+_MOST_NUMBERS = 100_000  # with more numbers in the particles, the history does not keep them
+_SHOWN = 20  # rows of the summary on the terminal
+_LARGEST_SEED = 2**63 - 2  # the next seed draws predictions
 _SUFFIXES = (".npz", ".nc")
 
 
 def sampler_for(method: str, num_steps: int) -> AbstractSampler:
-    """The sampler behind a `--method` other than auto: the IMQ kernel, and a step size that falls to 0 along a cosine.
+    """The sampler of a `--method` other than auto, with the IMQ kernel and a cosine decay of the step size to 0.
 
-    The heavy tails of the IMQ hold the spread that an RBF of the median bandwidth loses, and the falling step size lets
-    the particles come to rest. A metric gives the velocity the units of the parameters, so the step is a number near 1;
-    without one Adam finds the scale.
+    The heavy tails of the IMQ keep the spread that an RBF with the median bandwidth loses, and the decay lets the
+    particles converge. With a metric the velocity has the units of the parameters, so the step size starts at 1;
+    without one Adam adapts the scale.
     """
     if method == "vanilla":
         return svgd(IMQ(), optax.adam(optax.cosine_decay_schedule(0.1, num_steps)))
@@ -100,16 +100,16 @@ def sample(
 
     Beside --out there is index.html, the page. Ctrl-C ends a run with what it has.
 
-    Methods: auto, with nothing to tune, says how good it is and stops by itself: the nearest Gaussian, chains from it,
-    and particles placed by what they saw. The others move particles for --steps steps with the IMQ kernel and a step
+    Methods: auto needs no tuning, stops by itself and reports its quality: it fits a Gaussian, runs chains from it,
+    and computes particles from their draws. The others move particles for --steps steps with the IMQ kernel and a step
     size that falls to 0: average, Matrix-SVGD with the mean Hessian as metric; mixture, with one around every particle;
-    vanilla, SVGD without a metric; svn, Stein variational Newton. They keep checkpoint/ beside --out, and the same
-    command with --resume goes on after Ctrl-C as if it had never stopped.
+    vanilla, SVGD without a metric; svn, Stein variational Newton. They keep checkpoint/ beside --out. After Ctrl-C the
+    same command with --resume continues, with the same result as without the interruption.
 
-    Exit codes: 0 the run ended, 1 it diverged (what it had is written), 2 wrong input, 3 an error not foreseen, 130 it
-    was interrupted.
+    Exit codes: 0 the run ended, 1 it diverged (the last particles are written), 2 wrong input, 3 an unexpected error,
+    130 it was interrupted.
     """  # noqa: D301 (click keeps the lines of a paragraph that begins with a backspace)
-    jax.config.update("jax_enable_x64", True)  # before the file makes arrays
+    jax.config.update("jax_enable_x64", True)  # before the file creates arrays
     switch_on_by_environment(default=True)
     check_count("--particles", particles)
     check_count("--seed", seed, least=0)
@@ -149,7 +149,7 @@ def sample(
 
 
 def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: bool, restart: bool) -> None:
-    """Run, and write what comes of it into a directory that no other command writes to."""
+    """Run, and write the results into the locked directory of `out`."""
     target, particles, steps, method, seed = (
         options[name] for name in (run.TARGET, "--particles", "--steps", "--method", "--seed")
     )
@@ -160,7 +160,7 @@ def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: boo
         _check_replaced(out, resume)
     if resume:
         run.check_same(out.parent, options)
-    elif method != AUTO:  # whose runs cannot be gone on with
+    elif method != AUTO:  # runs of auto cannot be resumed
         run.write(out.parent, options, out)
     try:
         if steps is None:
@@ -202,7 +202,7 @@ def _way_on(restarted: bool) -> str:
 
 
 def _check_room(particles: int, first: Any) -> None:
-    """Refuse particles for which there is no memory, given one of them."""
+    """Raise where the machine has no memory for this number of particles like `first`."""
     needed = particles * sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(first))
     if needed > machine_memory():
         raise ValueError(
@@ -212,7 +212,7 @@ def _check_room(particles: int, first: Any) -> None:
 
 
 def _check_out(out: Path) -> None:
-    """What would fail after a long run fails before it."""
+    """Check before the run that `out` can be written after it."""
     if out.suffix not in _SUFFIXES:
         raise ValueError(f"`--out` must be a file ending in .npz or .nc, got {out}.")
     for path in (out, out.parent / run.PAGE, out.parent / run.NAME):
@@ -227,7 +227,7 @@ def _check_out(out: Path) -> None:
 
 
 def _check_replaced(out: Path, allowed: bool) -> None:
-    """Refuse to replace what is there, unless it was asked for and a recorded run wrote it."""
+    """Raise where existing files would be replaced, unless that is `allowed` and a recorded run wrote them."""
     there = next((path for path in (out, out.parent / run.PAGE) if os.path.lexists(path)), None)
     if there is not None and not allowed:
         raise ValueError(
@@ -248,7 +248,7 @@ def _check_replaced(out: Path, allowed: bool) -> None:
 
 
 def _checkpoint(directory: Path, resume: bool, restart: bool, method: str) -> Path:
-    """The directory of this run's checkpoints, with none in it unless the run is to go on.
+    """The directory of this run's checkpoints, checked to be empty unless the run resumes.
 
     `--restart` removes the checkpoints of the run that `run.json` records, and nothing else.
     """
@@ -274,7 +274,7 @@ def _checkpoint(directory: Path, resume: bool, restart: bool, method: str) -> Pa
 
 
 def _run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Result, bool]:
-    """The same with nothing to tune."""
+    """Run `steinkern.sample`; the result, and whether the run diverged."""
     key, start_key = jr.split(jr.key(seed))
     start = loaded.start
     if callable(start) or loaded.target.has_prior:
@@ -288,7 +288,7 @@ def _run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Resul
 def _run(
     loaded: Loaded, sampler: AbstractSampler, checkpoint: Path, particles: int, steps: int, seed: int
 ) -> tuple[Result, bool]:
-    """The result, and whether the run diverged; what `fit` warns of is on the page and on the terminal."""
+    """Run `fit`; the result, and whether the run diverged. Its warnings go to the page and the terminal instead."""
     loop_key, start_key = jr.split(jr.key(seed))
     start = loaded.particles(start_key, particles)
     numbers = sum(int(np.size(leaf)) for leaf in jax.tree_util.tree_leaves(start))
@@ -319,7 +319,7 @@ def _write_particles(out: Path, result: Result, loaded: Loaded, key: Any) -> Non
             os.replace(place, out)
         return
     sites = {name: np.asarray(values) for name, values in result.target.sites(result.particles).items()}
-    with replacing(out) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` has names that it cannot take
+    with replacing(out) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` does not accept all names
         for name, values in sites.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, values, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""From `FILE.py:NAME` on the command line to a target and its first particles."""
+"""Loads a target and its initial particles from `FILE.py:NAME` on the command line."""
 
 import importlib.util
 import inspect
@@ -28,7 +28,7 @@ _CONVENTION = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """A target from a file, its data, and where its particles start."""
+    """A target from a file, its data, and the start of its particles."""
 
     name: str
     target: AbstractTarget
@@ -37,7 +37,7 @@ class Loaded:
     """One particle's value, or a function of a key that draws one; `None` for a model, which has a prior."""
 
     def particles(self, key: Key, number: int) -> PyTree:
-        """First particles: from a model's prior, by the file's own function, or normal around the file's start."""
+        """Initial particles: from the model's prior, by the file's `START` function, or normal around its `START`."""
         if self.target.has_prior:
             return self.target.prior(key, number)
         if callable(self.start):
@@ -45,7 +45,7 @@ class Loaded:
         return initial.gaussian(key, self.start, number, support=self.target.support)
 
     def try_out(self, particles: PyTree) -> None:
-        """See that the log density can be evaluated at all; what it raises is the user's to mend, said in a line."""
+        """Check that the log density can be evaluated; its errors are reported in one line."""
         one = jax.tree.map(lambda leaf: leaf[0], particles)
         bound = self.target.bind(one)
         data = jax.tree.map(jnp.asarray, self.data)
@@ -61,15 +61,15 @@ class Loaded:
             self._check_indices(bound, one, data)
 
     def _check_indices(self, bound: AbstractTarget, one: PyTree, data: Batch) -> None:
-        """See that the parameters have every entry that is asked for.
+        """Raise where the log density indexes the parameters out of bounds.
 
-        JAX gives x[4] of a vector of two its last entry, so that a `--dim` or `START` that is too short would pass. A
-        slice that reaches beyond the end is shorter, as in NumPy, and cannot be told from one that is meant.
+        JAX returns the last entry for x[4] of a vector of two, so a `--dim` or `START` that is too short would pass. A
+        slice beyond the end is shortened, as in NumPy, and cannot be detected.
         """
         checked = jax.jit(checkify.checkify(bound.log_density, errors=checkify.index_checks))
         try:
             said = checked(bound.bound_space.unconstrain(one), bound.batch(data, None))[0].get() or ""
-        except Exception:  # a program that cannot be looked into; `fit` takes its own first look
+        except Exception:  # a program that checkify does not support; `fit` checks the first particles too
             return
         found = re.search(r"array of shape (\(.*?\)): (index .*? is out of bounds for axis \d+ with size \d+)", said)
         shapes = {str(tuple(leaf.shape)) for leaf in jax.tree_util.tree_leaves(one)}
@@ -81,7 +81,7 @@ class Loaded:
 
 
 def load(place: str, dim: int | None = None) -> Loaded:
-    """The target that `FILE.py:NAME` names; the file is executed.
+    """Execute the file and return the target that `FILE.py:NAME` names.
 
     Args:
         place: the file, a colon, and the name of a log density, a target or a model in it.
@@ -107,7 +107,7 @@ def _executed(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ValueError(f"`FILE.py:NAME` must name a Python file, one whose name ends in .py, got {path}.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and the like look for it there
+    sys.modules[name] = module  # dataclasses look up their module there
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does
     try:
         spec.loader.exec_module(module)
@@ -133,7 +133,7 @@ def _what_went_wrong(path: Path, error: BaseException) -> str:
 
 
 def _may_be_meant(value: Any, module: ModuleType) -> bool:
-    """Whether something in a file could be a target: made there, and not a type or an imported function."""
+    """Whether a value in a file could be a target: a target, a model, or a function defined there."""
     if isinstance(value, AbstractTarget) or _is_pymc(value):
         return True
     return (
@@ -146,7 +146,7 @@ def _is_pymc(value: Any) -> bool:
 
 
 def _is_model(value: Any) -> bool:
-    """Whether something has a prior of its own: a PyMC model, a model's target, or a function of nothing."""
+    """Whether a value has a prior: a PyMC model, a target with one, or a function without arguments."""
     if isinstance(value, AbstractTarget):
         return value.has_prior
     return _is_pymc(value) or (callable(value) and not _needed(value))
@@ -186,10 +186,10 @@ def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loade
 
 
 def _needed(function: Any) -> list[str]:
-    """The arguments without which a function cannot be called."""
+    """The names of a function's required arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some compiled functions have none to see
+    except (TypeError, ValueError):  # some compiled functions have no signature
         return ["parameters"]
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [own.name for own in parameters if own.default is own.empty and own.kind not in kinds]

@@ -1,4 +1,4 @@
-"""What the notices of the library say to a user of the command: its options in place of Python arguments."""
+"""The command's wording of the library's notices: command-line options in place of Python arguments."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,18 +41,18 @@ _WITHOUT_ADAPTING: Mapping[Phrase, str] = dict.fromkeys(
     (Phrase.LOWER_RATE, Phrase.LOWER_OR_ADAPT_RATE, Phrase.LOWER_GROWN_RATE),
     "call `fit` from Python with a lower learning rate",
 )
-"""For `--method vanilla`, whose steps adapt already."""
+"""Replacements for `--method vanilla`, whose steps already adapt."""
 
 SomeResult = TypeVar("SomeResult", bound=Result)
 
 
 def words_for(method: str) -> Mapping[Phrase, str]:
-    """The words for a run by this `--method`."""
+    """The wording of every phrase for a run by this `--method`."""
     return {**WORDS, **_WITHOUT_ADAPTING} if method == "vanilla" else WORDS
 
 
 def reworded(result: SomeResult, method: str) -> SomeResult:
-    """A result whose message and warnings name the command's options."""
+    """A copy of a result whose message and warnings name the command's options."""
     words = words_for(method)
     warnings = tuple(notice.reworded(words) for notice in result.warnings)
     return replace(result, message=result.message.reworded(words), warnings=warnings)
@@ -60,7 +60,7 @@ def reworded(result: SomeResult, method: str) -> SomeResult:
 
 @contextmanager
 def refusals_reworded() -> Iterator[None]:
-    """Raise what the library refuses in the words of the command."""
+    """Re-raise a `RefusalError` of the library with the wording of the command."""
     try:
         yield
     except RefusalError as refusal:
