@@ -1,4 +1,4 @@
-"""What to do about particles that fail: advice that leaves out what a run does already."""
+"""Advice for runs whose particles fail a check, without measures that the run already takes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,19 +16,19 @@ from ..samplers.stein import SVN
 from .run import Run
 
 AT_REST = 0.1
-"""Below this fraction of its largest value a velocity is that of particles at rest."""
+"""Particles count as at rest where the velocity is at most this fraction of its largest value."""
 FALLEN = 0.1
-"""Below this fraction of its largest value a step size has fallen."""
+"""A step size counts as decayed where it is at most this fraction of its largest value."""
 STILL_LARGEST = 0.95
-"""From this fraction on a velocity is still at its largest."""
+"""A velocity counts as still at its largest above this fraction of its largest value."""
 
 
 GROWN = 2.0
-"""A velocity that is so many times the first one is of particles that run away."""
+"""Particles count as running away where the velocity is more than this many times the first one."""
 
 
 def for_narrow(run: Run) -> list[Fragment]:
-    """For particles that are too close together."""
+    """Advice for particles that are too close together."""
     n, d = run.loop.state.points.shape
     if not run.sampler.interacting:
         return ways_out([Phrase.MORE_STEPS, "raise the step size: the chains have not spread over the target yet"])
@@ -47,7 +47,7 @@ def for_narrow(run: Run) -> list[Fragment]:
 
 
 def for_wide(run: Run) -> list[Fragment]:
-    """For particles that are too far apart."""
+    """Advice for particles that are too far apart."""
     if not run.sampler.interacting:
         smaller = "lower the step size, which makes chains spread too far where it is large"
         return ways_out([Phrase.MORE_STEPS, smaller])
@@ -56,7 +56,7 @@ def for_wide(run: Run) -> list[Fragment]:
 
 
 def for_shifted(run: Run) -> list[Fragment]:
-    """For particles that are beside the target."""
+    """Advice for particles that are shifted from the target."""
     if not run.sampler.interacting:
         return ways_out([Phrase.MORE_STEPS, "raise the step size", "start closer"])
     still: list[Fragment] = []
@@ -66,7 +66,7 @@ def for_shifted(run: Run) -> list[Fragment]:
 
 
 def for_decoupled(run: Run) -> list[Fragment]:
-    """For particles that do not feel one another."""
+    """Advice for particles that the kernel does not couple."""
     mixtures = [rule for rule in _all(run, AnchorMixture) if isinstance(rule, AnchorMixture)]
     if not mixtures:
         return ["Use the bandwidth `Median()`."]
@@ -81,12 +81,12 @@ def for_decoupled(run: Run) -> list[Fragment]:
 
 
 def velocity_fraction(run: Run) -> float:
-    """The velocity of the last step over the largest one."""
+    """The velocity of the last step over the largest velocity of the run."""
     return float(run.loop.info.velocity_norm) / (float(run.loop.largest_velocity) or 1.0)
 
 
 def _noise(run: Run) -> Iterator[Fragment]:
-    """Against the noise of minibatches."""
+    """Advice against the noise of minibatches."""
     if not run.target.sampled_rows(run.data, run.batch_size):
         return
     yield Phrase.LARGER_BATCH if run.batch_size is not None else Phrase.LARGER_SUBSAMPLE
@@ -96,7 +96,7 @@ def _noise(run: Run) -> Iterator[Fragment]:
 
 
 def _onwards(run: Run) -> Iterator[Fragment]:
-    """For particles on their way."""
+    """Advice for particles that are still moving towards the target."""
     velocities = np.asarray(run.recorder.lines().info.velocity_norm, np.float64)
     if len(velocities) > 1 and velocities[-1] > GROWN * velocities[0]:
         yield Phrase.LOWER_GROWN_RATE
@@ -117,7 +117,7 @@ def _has_metric(run: Run) -> bool:
 
 
 def _has(run: Run, kind: type) -> bool:
-    """Whether a sampler is made with one of a kind, at whatever depth."""
+    """Whether the sampler holds an object of a class, at any depth."""
     return bool(_all(run, kind))
 
 

@@ -1,4 +1,4 @@
-"""The arguments of `fit`, checked before any long work: errors name the argument, what was expected and what came."""
+"""Checks of the arguments of `fit`; errors name the argument, the expected value and the one given."""
 
 import os
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from ..core.types import check_callable, check_count, check_positive_number
 from ..samplers.sampler import AbstractSampler
 
 MOST_STEPS = 2**31 - 1
-"""The counter of steps has 32 bits, with and without double precision."""
+"""The largest number of steps: the counter has 32 bits, with and without double precision."""
 
 
 def check_functions(sampler: Any, tempering: Any, callback: Any) -> None:
-    """Raise unless these are a sampler and functions."""
+    """Raise unless `sampler` is a sampler and the others are functions or `None`."""
     if not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
     if callback is not None:
@@ -26,7 +26,7 @@ def check_functions(sampler: Any, tempering: Any, callback: Any) -> None:
 
 
 def as_count(name: str, value: Any) -> int:
-    """A whole number of steps or examples, from one of Python's or NumPy's."""
+    """A number of steps or examples as an `int`, from an integer of Python or NumPy."""
     check_count(name, value)
     if value > MOST_STEPS:
         raise ValueError(f"`{name}` must be at most {MOST_STEPS}, got {value}.")
@@ -34,7 +34,7 @@ def as_count(name: str, value: Any) -> int:
 
 
 def as_number(name: str, value: Any) -> float:
-    """A positive number as a float, so that 100 and 100.0 are the same run."""
+    """A positive number as a `float`, so that 100 and 100.0 identify the same run."""
     check_positive_number(name, value)
     return float(value)
 
@@ -47,7 +47,7 @@ def as_switch(name: str, value: Any) -> bool:
 
 
 def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float | None:
-    """A fraction below 1, for samplers that come to rest."""
+    """The tolerance as a fraction below 1; refused for samplers whose particles do not come to rest."""
     if tolerance is None:
         return None
     fraction = as_number("tolerance", tolerance)
@@ -62,7 +62,7 @@ def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float | None:
 
 
 def check_checkpoint(checkpoint: Any, every: Any) -> None:
-    """Raise unless `checkpoint` can name a directory, and `every` goes with one."""
+    """Raise unless `checkpoint` can name a directory; `every` needs a `checkpoint`."""
     if checkpoint is not None:
         path = os.fspath(checkpoint) if isinstance(checkpoint, str | os.PathLike) else None
         if not isinstance(path, str) or not path or "\0" in path:
@@ -72,7 +72,7 @@ def check_checkpoint(checkpoint: Any, every: Any) -> None:
 
 
 def check_tempering(tempering: Callable[[Any], Any] | None, first: int, num_steps: int) -> None:
-    """Raise unless the schedule gives a power at its first and last step; between them it is not looked at."""
+    """Raise unless the schedule gives a valid power at its first and last step; others are not checked."""
     if tempering is None:
         return
     shape = jax.eval_shape(tempering, jax.ShapeDtypeStruct((), jnp.int32))

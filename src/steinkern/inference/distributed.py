@@ -1,4 +1,4 @@
-"""Particles spread over several devices, of one process or of many."""
+"""Particles spread over several devices, of one or several processes."""
 
 import socket
 import time
@@ -25,24 +25,24 @@ def initialize(
     heartbeat_timeout: int = 100,
     shutdown_timeout: int = 300,
 ) -> None:
-    """Make this process one of several that run the same program: `jax.distributed.initialize`, its arguments checked.
+    """Join this process to others that run the same program, by `jax.distributed.initialize` with checked arguments.
 
-    Call it in every process before anything else asks JAX for its devices; `device_mesh()` then holds those of all
+    Call it in every process before anything else uses JAX's devices. `device_mesh()` then holds the devices of all
     processes, and `fit(..., mesh=device_mesh())` spreads the particles over them. Under SLURM, Open MPI, Kubernetes and
     on cloud TPUs JAX finds the first three arguments itself.
 
     Args:
-        coordinator_address: "host:port" of process 0, where the others find it.
-        num_processes: how many there are.
-        process_id: which one this is, from 0.
-        initialization_timeout: seconds to wait until all processes are there. Where some stay away JAX ends this one,
-            with a message that names the deadline.
-        heartbeat_timeout: seconds without a sign of life after which a process counts as dead. JAX then ends the
-            others, with a message that says so; this is how long a lost machine is waited for.
-        shutdown_timeout: seconds for which a process that is through waits for the others.
+        coordinator_address: "host:port" of process 0, to which the others connect.
+        num_processes: the number of processes.
+        process_id: the number of this process, from 0.
+        initialization_timeout: seconds to wait for all processes. Where some are missing JAX ends this process, with a
+            message that names the deadline.
+        heartbeat_timeout: seconds without a heartbeat after which a process counts as lost. JAX then ends the others,
+            with a message that says so.
+        shutdown_timeout: seconds for which a process that has finished waits for the others.
 
     Raises:
-        ValueError: arguments that do not fit together.
+        ValueError: the arguments do not fit together.
         RuntimeError: JAX was already used in this process, process 0 cannot be reached, or its port is taken.
     """
     given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
@@ -96,18 +96,18 @@ def device_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """A mesh for `fit(..., mesh=...)`: the devices over which particles are spread.
 
     Args:
-        devices: those to use; by default all that JAX sees, those of other processes included.
+        devices: the devices to use; by default all devices of all processes.
     """
     return Mesh(np.array(jax.devices() if devices is None else devices), (AXIS,))
 
 
 def spread(points: Points, mesh: Any, given: PyTree) -> Points:
-    """The particles, each device's share on it; a `ValueError` where that cannot be.
+    """Put each device's share of the particles on it; `ValueError` where they cannot be spread evenly.
 
     Args:
-        points: the particles, whole, in every process.
-        mesh: of `device_mesh`.
-        given: everything else that must be the same in every process: the key and the data.
+        points: all particles, in every process.
+        mesh: from `device_mesh`.
+        given: the key and the data, which must also be the same in every process.
     """
     if not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,) or mesh.axis_types != (AxisType.Auto,):
         raise ValueError(f"`mesh` must be a mesh with one automatic axis {AXIS!r}: `device_mesh()`, got {mesh!r}.")
@@ -128,13 +128,13 @@ def spread(points: Points, mesh: Any, given: PyTree) -> Points:
 
 
 def several_processes(mesh: Mesh | None) -> bool:
-    """Whether the mesh has devices of other processes too."""
+    """Whether the mesh has devices of several processes."""
     return mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1
 
 
 @contextmanager
 def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
-    """What fails within it, where other processes take part, fails most likely because one of them ended."""
+    """Replace JAX's runtime errors, where several processes take part, by one that names the loss of a process."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -148,7 +148,7 @@ def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
 
 
 def within(mesh: Mesh | None) -> AbstractContextManager[Any]:
-    """The mesh around what is compiled and run."""
+    """A context that sets the mesh for compilation and execution; without a mesh it does nothing."""
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
@@ -161,7 +161,7 @@ def _check_address(address: Any) -> None:
 
 
 def _wait_for(address: str, seconds: int) -> None:
-    """Wait until somebody listens there: JAX, which finds nobody in time, would end the process."""
+    """Wait until the address accepts connections, since JAX ends the process where its own wait times out."""
     host, _, port = address.rpartition(":")
     end = time.monotonic() + seconds
     while True:

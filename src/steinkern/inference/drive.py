@@ -1,4 +1,4 @@
-"""The host's side of a run: chunks of compiled steps, the progress bar, the callback, checkpoints and Ctrl-C."""
+"""The host side of a run: chunks of compiled steps, the progress bar, the callback, checkpoints and Ctrl-C."""
 
 import enum
 import time
@@ -29,7 +29,7 @@ class Ending(enum.Enum):
     """All steps were taken, the tolerance was reached, or the run diverged."""
     CALLBACK = enum.auto()
     INTERRUPTED = enum.auto()
-    """By Ctrl-C."""
+    """Ctrl-C was pressed."""
     NOT_SAVED = enum.auto()
     """A checkpoint could not be written."""
 
@@ -44,19 +44,19 @@ def drive(
     progress: bool | None,
     mesh: Any,
 ) -> tuple[Ending, CheckpointError | None]:
-    """Take up to `num_steps` steps; why it ended, and the error where a checkpoint could not be written.
+    """Advance the run to `num_steps` steps; returns why it ended, and the error of a checkpoint that failed.
 
     Args:
-        run: to advance.
-        num_steps: of this run, those before a checkpoint it was restored from included.
+        run: the run to advance.
+        num_steps: the number of steps of the run, including those before the checkpoint from which it resumes.
         callback: as in `fit`.
-        checkpointer: writes checkpoints, if there are to be any.
-        every: steps from checkpoint to checkpoint.
-        progress: whether there is a bar; `None` where there is a terminal.
-        mesh: over which the particles are spread.
+        checkpointer: writes the checkpoints; `None` for a run without.
+        every: the number of steps between two checkpoints.
+        progress: whether to show a bar; `None` shows it on a terminal and in a notebook.
+        mesh: the devices over which the particles are spread, if any.
     """
     several = several_processes(mesh)
-    # From one step on, whatever is recorded: how long a step takes is not known before, and Ctrl-C waits for a chunk.
+    # Chunks start at one step, since the time of a step is not known yet and Ctrl-C waits for the end of a chunk.
     size, longest = 1, run.record_every if callback else run.longest_chunk
     ending, failure, saved, first = Ending.LOOP, None, run.done, True
     bar = progress_bar(num_steps, run.done, progress if is_writer(several) else False)
@@ -84,10 +84,10 @@ def drive(
             if checkpointer and run.loop.healthy and run.done > saved and (last or run.done % every == 0):
                 try:
                     checkpointer.save()
-                except CheckpointError as error:  # in all processes
+                except CheckpointError as error:  # raised in all processes
                     failure, ending = error, Ending.NOT_SAVED
                 saved = run.done
     with loss_of_a_process(mesh):
-        if any(any_process(several, interrupt.requested)):  # in the last chunk too: who asks learns that it was heard
+        if any(any_process(several, interrupt.requested)):  # Ctrl-C in the last chunk is reported too
             ending = Ending.INTERRUPTED
     return ending, failure

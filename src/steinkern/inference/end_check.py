@@ -1,4 +1,4 @@
-"""How a run ended: its particles against the target, on as many rows as a tenth of the run buys, and its status."""
+"""The end of a run: the check of its particles against the target, at a tenth of the run's cost, and its status."""
 
 import math
 from collections.abc import Iterator
@@ -21,38 +21,38 @@ from .run import Run
 from .stein_test import RATIOS, ScoreSum, judge
 
 SHARE = 0.1
-"""Of the evaluations of a run that its check may cost."""
+"""The cost of the check, as a share of the run's evaluations."""
 LEAST_BATCHES = 5
-"""Batches that are looked at even where that share buys fewer."""
+"""The least number of batches in the check, even where they exceed that share."""
 SETTLED, SETTLED_SCATTER = 100, 0.5
-"""From so many steps on, averages over particles that repel one another scatter less than those of independent draws.
+"""After 100 steps, averages over particles that repel one another scatter less than those of independent draws.
 
 Healthy runs of `benchmarks/verdicts.py` have shifts of a twentieth of the standard error of draws, and of 1.2 at most
-with minibatches: half of it leaves room.
+with minibatches, so half of that standard error leaves a margin.
 """
-_LINES = 20  # of the history, whose Stein ratios are looked at after Ctrl-C
+_LINES = 20  # records of the history whose Stein ratios are checked after Ctrl-C
 
 
 @dataclass(frozen=True)
 class EndCheck:
-    """What was seen at the last particles."""
+    """The evaluation of the last particles."""
 
     outside: int
-    """How many stand where the log density or its gradient is not finite."""
+    """The number of particles at which the log density or its gradient is not finite."""
     scores: Array
-    """Their gradients, on the batch of the check before the run."""
+    """The scores at the last particles, on the batch of the check before the run."""
     verdict: Verdict
     failures: list[str]
-    """Errors of checks that failed themselves: the result that they would have judged is not lost."""
+    """Errors inside the checks. They are collected instead of raised, so that the result is not lost."""
 
 
 def check_end(run: Run, batch: Batch, ending: Ending) -> EndCheck:
-    """Judge the particles of a run that has ended, moving back those that its last step left where p is not finite.
+    """Check the particles of a run that has ended, after moving back those at which the target is not finite.
 
     Args:
-        run: at its end.
-        batch: of the size that the run draws; all data where it uses them all.
-        ending: why it took no further step. After Ctrl-C nothing is evaluated on other batches.
+        run: the run at its end.
+        batch: a minibatch of the run's size; all data for a run without minibatches.
+        ending: why the run took no further step. After Ctrl-C no other batches are evaluated.
     """
     differentiates = run.sampler.differentiates
     log_densities, scores = evaluate(run.target_now, run.loop.state.points, batch, differentiates)
@@ -72,7 +72,7 @@ def check_end(run: Run, batch: Batch, ending: Ending) -> EndCheck:
 
 
 def _finite(log_densities: Array, scores: Array) -> np.ndarray:
-    """(n,) whether the log density and its gradient are finite at every particle."""
+    """(n,) bool: whether the log density and its gradient are finite at each particle."""
     return np.asarray(np.isfinite(on_host(log_densities)) & np.isfinite(on_host(scores)).all(axis=1))
 
 
@@ -94,7 +94,7 @@ _ENDED_BY = {
 
 
 def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status, Notice]:
-    """The status of a run, and a sentence on it; `kept` in a checkpoint."""
+    """The status of a run and its message; `kept` says whether its last step is in a checkpoint."""
     loop, verdict = run.loop, end.verdict
     if loop.healthy and end.outside:
         return Status.DIVERGED, Notice(
@@ -185,7 +185,7 @@ def _on_batches(
     names: tuple[str, ...],
     note: str,
 ) -> Verdict:
-    """The verdict by scores on batches of rows: on all of them, or on a sample that the budget allows."""
+    """The verdict from scores on batches: of all rows where the budget allows it, else of a sample."""
     target, budget = run.target_now, max(int(SHARE * run.done), LEAST_BATCHES)
     passes, seen = data_passes(sampled, budget)
     scores = ScoreSum(points)
@@ -203,16 +203,19 @@ def _on_batches(
 def data_passes(
     sampled: dict[str, tuple[int, int]], budget: int
 ) -> tuple[list[tuple[dict[str, np.ndarray], float]], float]:
-    """Batches of rows and their weights, so that the weighted sum of their scores is that of the data; and the share.
+    """Batches of rows with weights such that the weighted sum of their scores estimates that of all data.
 
-    A batch of b of N rows has the score B + (N/b) Σ g, with B of the prior. Disjoint batches with weights b/N add up to
-    the score on all rows where b divides N. Of r rows that are left over one batch is made that holds each q = ⌊b/r⌋
-    times and is filled up with one row f; from it, with weight b/(qN), a batch of f alone is taken, with weight
-    (b − qr)/(qN). The weights add up to 1 and every row counts once, so that B and the sum are exact.
+    A batch of b of N rows has the score B + (N/b) Σ g, where B is the prior's. Disjoint batches with weights b/N add up
+    to the score on all rows where b divides N. The r rows left over form one batch of weight b/(qN), which holds each
+    q = ⌊b/r⌋ times and is filled up with one row f; a batch of f alone, of weight −(b − qr)/(qN), cancels the filling.
+    The weights add up to 1 and every row counts once, so that B and the sum are exact.
 
     Args:
-        sampled: for everything that is drawn by rows, how many there are and how many a batch holds.
-        budget: how many batches may be looked at.
+        sampled: for everything that is subsampled, the number of rows and the number in a batch.
+        budget: the most batches.
+
+    Returns:
+        The batches with their weights, and the share of the rows that they cover.
     """
     if len(sampled) == 1:
         ((name, (size, length)),) = sampled.items()
@@ -230,8 +233,8 @@ def data_passes(
         return np.stack([generator.choice(size, length, replace=False) for _ in range(number)])
 
     chosen = {name: draw(size, length) for name, (size, length) in sampled.items()}
-    # Batches that share rows tell no more of the data than one of them. Rows of several plates are drawn apart from one
-    # another: no number of batches pairs them all.
+    # Batches that share rows count as one. Rows of several plates are drawn independently, and no number of batches
+    # contains all their pairs.
     counted = number if number <= disjoint else 1
     share = min(counted * length / size for size, length in sampled.values())
     return [({name: rows[i] for name, rows in chosen.items()}, 1 / number) for i in range(number)], min(share, 0.999)
@@ -251,7 +254,7 @@ def _every_row(size: int, length: int) -> Iterator[tuple[np.ndarray, float]]:
 
 
 def _by_the_history(run: Run) -> Verdict:
-    """The verdict by the Stein ratios of the last steps, each on its own minibatch: all that is known after Ctrl-C."""
+    """The verdict after Ctrl-C, from the recorded Stein ratios of the last steps, each on its own minibatch."""
     ratios = np.asarray(run.recorder.lines().info.stein_ratio[-_LINES:], np.float64)
     if len(ratios) < _LINES // 2 or not np.isfinite(ratios).all():
         return not_judged("Ctrl-C ended the run, and too few of its steps were recorded")
@@ -263,7 +266,7 @@ def _by_the_history(run: Run) -> Verdict:
 
 
 def _scatter(run: Run) -> float:
-    """How much averages over these particles scatter, over those of independent draws."""
+    """The scatter of averages over these particles, relative to that of independent draws."""
     settles = run.sampler.interacting and run.sampler.deterministic and run.done >= SETTLED
     return SETTLED_SCATTER if settles else 1.0
 

@@ -1,4 +1,4 @@
-"""`fit`: one loop for every sampler. Prepare, drive, check, result."""
+"""`fit`, the run of any sampler: prepares it, takes the steps, checks the particles and returns a `Result`."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ from .prepare import prepare
 from .resume import RunCheckpointer, options_of
 from .run import Run
 
-_EVERY = 1000  # steps from checkpoint to checkpoint
+_EVERY = 1000  # steps between two checkpoints
 
 
 def fit(
@@ -52,60 +52,59 @@ def fit(
 ) -> Result:
     """Move `particles` towards the target for `num_steps` steps.
 
-    The loop is compiled, the data are its arguments, and the key of step t depends on t alone: neither recording, nor
-    a callback, nor a checkpoint, nor going on from an earlier result changes what is computed. Another fit with the
-    same functions, sampler and shapes compiles nothing. Ctrl-C ends the run within a fraction of a second, with the
-    result so far; a second one raises `KeyboardInterrupt`.
+    The loop is compiled with the data as its arguments, and the random key of step t depends only on t. Recording, a
+    callback, a checkpoint and continuing an earlier result therefore do not change the numbers. Another fit with the
+    same functions, sampler and shapes needs no compilation. Ctrl-C ends the run within a fraction of a second and
+    returns the result so far; a second Ctrl-C raises `KeyboardInterrupt`.
 
     Args:
-        key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` draws the same.
+        key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` gives the same random numbers.
         target: a log density, `log_density(parameters)` or `log_density(parameters, data)`; or a `LogDensity` or
             `Posterior` for constraints and minibatches.
         sampler: such as `svgd()` or `matrix_svgd("mixture", Hessian())`.
-        particles: a pytree of arrays with a leading particle axis, in the parameters' own coordinates; or the `Result`
-            of an earlier fit, to go on from it: exactly where it stopped with an equal sampler and the same key, from
-            its particles with another one. Parameters that the particles share go on as the result has them.
-        data: a pytree of arrays with a common leading axis, given to the target. Numbers that JAX's precision cannot
+        particles: a pytree of arrays with a leading particle axis, in constrained coordinates; or the `Result` of an
+            earlier fit to continue. With an equal sampler and the same key the run continues exactly; with another
+            sampler it starts from the result's particles. Shared parameters start at their values in the result.
+        data: a pytree of arrays with a common leading axis, passed to the target. Numbers that JAX's precision cannot
             hold, such as time stamps in float32, are refused; so are rows without a finite log-likelihood.
-        num_steps: how many steps to take.
-        batch_size: draw so many examples, with replacement, at every step; all of them by default.
-        record_every: record the history every so many steps. Beyond 65,536 lines (fewer where particles are kept)
-            every second line is let go, and from then on every second one is kept: `history.step` says which.
+        num_steps: the number of steps to take.
+        batch_size: the number of examples drawn, with replacement, at every step; all examples by default.
+        record_every: the number of steps between two records of the history. Beyond 65,536 records (fewer with
+            particles) every second one is dropped and the interval doubles; `history.step` holds the recorded steps.
         record_particles: keep the particles in the history.
-        tolerance: stop as converged when the velocity has fallen below this fraction of the largest seen. A fraction,
+        tolerance: stop as converged when the velocity falls below this fraction of its largest value. It is relative
             because a preconditioner changes the units of the velocity.
-        tempering: a schedule of the step count t = 0, 1, … for the power of the target: steps follow p^power, p being
-            the density in unconstrained coordinates.
+        tempering: a schedule of the step count t = 0, 1, … for the power of the target: steps follow p^power, where p
+            is the density in unconstrained coordinates.
         callback: called as `callback(step, state, info)` every `record_every` steps and at the end, with
             `state.points` in unconstrained coordinates; a true return value ends the run.
-        checkpoint: a directory of its own for this run. All that the next step needs is written there, and the same
-            call goes on from it: killed at any moment and called again, a run ends bit for bit as if it had never
-            stopped (on the same machine and versions). A larger `num_steps` goes further; anything else that differs
-            is refused.
-        every: steps from checkpoint to checkpoint; 1000 by default. There is one at the end as well.
-        longest_move: clips a move in which some coordinate goes so many times farther than in any move before, and
-            than the first particles were spread. `None` disables clipping.
-        progress: show a progress bar; by default where there is a terminal.
-        mesh: `device_mesh()` spreads the particles over all devices: scores and curvature are computed where the
-            particles are, and the sums of a velocity pass round a ring. The numbers are those of one device but for
-            rounding. After `steinkern.distributed.initialize()` the devices are those of all processes, which make
-            the same call with the same particles, key and data; each gets the whole result, process 0 writes the
-            checkpoints, and a callback sees arrays of which it holds a part.
-        throw: raise `DivergedError` (which carries the result) where the run cannot go on for numbers that are not
-            finite, instead of returning a result whose status says so.
+        checkpoint: a directory for the checkpoints of this run only. The same call resumes from the newest one: a run
+            that is killed at any time and called again ends with the same bits as one without interruption (on the
+            same machine and versions). A larger `num_steps` extends the run; any other difference is refused.
+        every: the number of steps between two checkpoints; 1000 by default. The last step has one as well.
+        longest_move: clips a move in which a coordinate changes by more than this many times the largest move so far,
+            or the spread of the initial particles if that is larger. `None` disables clipping.
+        progress: show a progress bar; by default on a terminal and in a notebook.
+        mesh: `device_mesh()` spreads the particles over all devices: each computes the scores and curvature of its
+            particles, and the sums of a velocity pass round a ring. The numbers equal those of one device up to
+            rounding. After `steinkern.distributed.initialize()` the devices are those of all processes, which make the
+            same call with the same particles, key and data. Each process gets the whole result, process 0 writes the
+            checkpoints, and a callback gets arrays of which its process holds a part.
+        throw: raise `DivergedError`, which carries the result, where the run diverges; `False` returns a result with
+            that status.
 
-    Where a step gives numbers that are not finite, the particles at fault (where the log density, its gradient or its
-    curvature is NaN or infinite) go back by halves of their last step and the step is tried again; after five failures
-    in a row a warning names them. Where no particle is at fault the metric could not be factorised, and the step is
-    taken with 10² to 10⁸ times the damping. `result.faults` counts it all. More than a quarter of the particles at
-    fault, or a step that fails all the same, is divergence.
+    Where a step gives numbers that are not finite, the faulty particles (where the log density, its gradient or its
+    curvature is NaN or infinite) move back along their last step by halves, and the step is repeated. After five
+    failures in a row a warning names them. Where no particle is faulty, the metric could not be factorised, and the
+    step is repeated with 10² to 10⁸ times the damping. `result.faults` counts these events. The run diverges where more
+    than a quarter of the particles are faulty, or where the step still fails.
 
     Raises:
-        ValueError: what was given does not fit together; raised before any long work.
+        ValueError: the arguments do not fit together; raised before any long computation.
         DivergedError: the particles met numbers that are not finite.
         OSError: the checkpoints' directory cannot be written to, or another run writes to it.
-        CheckpointError: an `OSError`; a checkpoint could not be written, for want of room for example. The last good
-            one is intact, and `result` of the error is what the run had.
+        CheckpointError: an `OSError`; a checkpoint could not be written, for example because the disk is full. The last
+            good one is intact, and `result` of the error holds the result so far.
     """
     check_functions(sampler, tempering, callback)
     num_steps = as_count("num_steps", num_steps)
@@ -169,7 +168,7 @@ def _result(run: Run, end: EndCheck, ending: Ending, kept: bool) -> Result:
     )
     status, message = outcome(run, end, ending, kept)
     points: Points = loop.state.points
-    if not points.is_fully_addressable:  # every process gets the whole result
+    if not points.is_fully_addressable:  # gathers the shares of all processes
         points = jnp.asarray(on_host(points))
     return Result(
         _constrained(run.target, points, 1), points, status, faults.told_after(message), int(loop.step),
@@ -179,7 +178,7 @@ def _result(run: Run, end: EndCheck, ending: Ending, kept: bool) -> Result:
 
 @compiled
 def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTree:
-    constrain = target.bound_space.constrain  # the particles alone: one copy of what they share is enough
+    constrain = target.bound_space.constrain  # without the shared parameters, which need no copy for each particle
     for _ in range(batch_axes):
         constrain = jax.vmap(constrain)
     return constrain(points)

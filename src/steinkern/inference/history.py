@@ -1,4 +1,4 @@
-"""What is recorded along a run: lines of the history, thinned where they grow too many."""
+"""The history of a run: records of its steps, thinned to bounded memory."""
 
 from typing import Any, NamedTuple
 
@@ -10,11 +10,11 @@ from ..samplers.sampler import Info
 
 MOST_LINES = 2**16
 MOST_NUMBERS = 2**26
-_MOST_PARTS = 256  # that lines are kept in, before they are put together
+_MOST_PARTS = 256  # arrays in the list of records before they are concatenated
 
 
 class Record(NamedTuple):
-    """One line of the history; or many, stacked along a leading axis."""
+    """One record of the history, or several stacked along a leading axis."""
 
     step: Array
     info: Info
@@ -24,13 +24,13 @@ class Record(NamedTuple):
 class Recorder:
     """The history of a run so far, in bounded memory.
 
-    Where there would be more than `most` lines, every second one is let go and from then on only every second one is
-    kept: the lines left are those of a run that recorded half as often. The line of the last step is always there.
+    Whenever there are more than `most` lines, every second one is dropped and the interval between lines doubles. The
+    lines that are left are those of a run that recorded half as often. The line of the last step is always kept.
 
     Args:
-        first: the number of steps behind the run when it began.
-        every: the steps from line to line.
-        most: how many lines to keep.
+        first: the number of steps taken before the run began.
+        every: the number of steps between two lines.
+        most: the most lines to keep.
     """
 
     def __init__(self, first: int, every: int, most: int):
@@ -42,7 +42,7 @@ class Recorder:
         self._number = 0
 
     def add(self, lines: Record) -> None:
-        """Lines in the order of their steps; those between two multiples of the stride are seen only as the last."""
+        """Add lines in the order of their steps. A line off the stride is kept only while it is the last."""
         if lines.step.size:
             self.last = jax.tree.map(lambda leaf: leaf[-1:].copy(), lines)
         self._keep(lines)
@@ -60,7 +60,7 @@ class Recorder:
         return _joined([kept, self.last])
 
     def amend(self, points: Any) -> None:
-        """Put other particles into the last line, where lines have particles: they were moved back after it."""
+        """Replace the particles of the last line, if recorded, after they were moved back."""
         if self.last is None or self.last.points is None:
             return
         kept: Record = _joined(self._kept)
@@ -69,17 +69,17 @@ class Recorder:
             self._kept = [_joined([jax.tree.map(lambda leaf: leaf[:-1], kept), self.last])]
 
     def _keep(self, lines: Record | None) -> None:
-        """Add lines, or go through all those that are there; only those on the stride stay."""
+        """Add the lines that are on the stride; `None` filters the lines already kept by a new stride."""
         if lines is None:
             lines, self._kept, self._number = _joined(self._kept), [], 0
         chosen = (lines.step - self.first) % self.every == 0
-        # Indexing by a mask copies: a slice would keep the whole buffer that a chunk came in.
+        # Indexing by a mask copies; a slice would keep the whole buffer of a chunk alive.
         self._kept.append(jax.tree.map(lambda leaf: leaf[chosen], lines))
         self._number += int(chosen.sum())
 
 
 def most_lines(numbers_a_line: int) -> int:
-    """How many lines of so many numbers are kept."""
+    """The most lines to keep, given the number of numbers in a line."""
     return int(np.clip(MOST_NUMBERS // max(numbers_a_line, 1), 16, MOST_LINES))
 
 

@@ -1,4 +1,4 @@
-"""The compiled loop: steps, their judgement, and the lines they leave."""
+"""The compiled loop: takes steps, checks them, and records the history."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ from ..targets.target import AbstractTarget
 from .history import Record
 
 LONG_STEPS = 8
-"""More steps in a row with moves that are absurdly long are an explosion, not a spike."""
+"""The most steps in a row with clipped moves; a run with more diverges."""
 
 
 class LoopState(NamedTuple):
-    """Everything the next step needs, besides the key, the target and the data."""
+    """The state from which the next step continues, besides the key, the target and the data."""
 
     state: Any
     info: Info
@@ -29,17 +29,17 @@ class LoopState(NamedTuple):
     healthy: Bool[Array, ""]
     converged: Bool[Array, ""]
     previous: Points
-    """The particles before the last step, to go back to."""
+    """The particles before the last step, towards which recovery moves them back."""
     longest_move_so_far: Scalar
-    """The larger of the first particles' spread and the farthest move of a coordinate so far."""
+    """The larger of the initial particles' spread and the largest move of a coordinate so far."""
     shortened: Int[Array, ""]
-    """How many moves were too long and made shorter."""
+    """The number of moves that were clipped."""
     long_in_a_row: Int[Array, ""]
-    """In how many steps in a row, until now, some move was."""
+    """The number of consecutive steps, up to the last one, with a clipped move."""
 
 
 class Options(NamedTuple):
-    """What the loop is run with; numbers, so that another value compiles nothing."""
+    """The options of the loop, as arrays, so that another value needs no recompilation."""
 
     record_every: Int[Array, ""]
     tolerance: Scalar
@@ -50,7 +50,7 @@ class Options(NamedTuple):
 def first_loop(
     sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
 ) -> LoopState:
-    """The loop before its first step."""
+    """The state of the loop before its first step."""
     zero = jnp.zeros((), points.dtype)
     state = sampler.init(target, points, batch)
     spread = root_mean_square(points - jnp.mean(points, axis=0, keepdims=True))
@@ -62,7 +62,7 @@ def first_loop(
 
 @compiled
 def evaluate(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
-    """The log density at every particle, and its gradient there; zeros unless `scores`."""
+    """The log density and its gradient at every particle; zeros in place of the gradient unless `scores`."""
     return target.log_densities(points, batch), target.scores(points, batch) if scores else jnp.zeros_like(points)
 
 
@@ -80,7 +80,7 @@ def advance(
     capacity: int,
     keep_points: bool,
 ) -> tuple[LoopState, Record]:
-    """Up to `num_steps` steps, fewer on divergence or convergence; the counts are traced, so one program serves all."""
+    """Take `num_steps` steps, or fewer on divergence or convergence. The counts are traced: one program serves all."""
     last = loop.step + num_steps
 
     def going(carry: tuple[LoopState, Record]) -> Array:
@@ -95,7 +95,7 @@ def advance(
         power = jnp.ones(()) if tempering is None else tempering(before.step)
         now = target if tempering is None else target.tempered(power)
         state, info = sampler.step(sampler_key, before.state, now, batch)
-        tolerance = jnp.where(power == 1, options.tolerance, -1)  # rest at another power is no rest
+        tolerance = jnp.where(power == 1, options.tolerance, -1)  # a tempered step cannot converge
         state, farthest, shortened = _limited(before, state, options.longest_move)
         after = _judged(before, state, info, farthest, shortened, tolerance)
         slot = (before.step - (last - num_steps)) // options.record_every
@@ -108,20 +108,20 @@ def advance(
 
 
 def step_keys(key: Key, step: Int[Array, ""]) -> tuple[Key, Key]:
-    """The keys of a step, for its minibatch and for the sampler: they depend on its number alone."""
+    """The keys of a step for its minibatch and for the sampler, which depend only on its number."""
     batch_key, sampler_key = jr.split(jr.fold_in(key, step))
     return batch_key, sampler_key
 
 
 def with_points(state: Any, points: Points) -> Any:
-    """A sampler's state with other particles."""
+    """A copy of a sampler's state with other particles."""
     return eqx.tree_at(lambda state: state.points, state, points)
 
 
 def _limited(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, Scalar, Int[Array, ""]]:
-    """The state after moves that are not absurdly long, how far a coordinate went, and how many moves were cut.
+    """The state with long moves clipped, the largest move of a coordinate, and the number of clipped moves.
 
-    A move is absurd where it is `longest_move` times farther than any before it and than the first particles' spread.
+    A move is clipped where a coordinate changes by more than `longest_move` times `longest_move_so_far`.
     """
     start, end = before.state.points, state.points
     lengths = jnp.max(jnp.abs(end - start), axis=1)
@@ -129,7 +129,7 @@ def _limited(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, 
     limit = jnp.where(so_far > 0, cast_like(longest_move, start) * so_far, jnp.inf)
     long = lengths > limit
     share = (limit / jnp.where(long, lengths, 1))[:, None]
-    end = jnp.where(long[:, None], start + share * (end - start), end)  # untouched to the last bit where it is short
+    end = jnp.where(long[:, None], start + share * (end - start), end)  # short moves keep every bit
     farthest = jnp.max(lengths)
     farthest = jnp.where(jnp.isfinite(farthest), jnp.minimum(farthest, limit), farthest)
     return with_points(state, end), farthest, jnp.sum(long, dtype=jnp.int32)
@@ -138,9 +138,9 @@ def _limited(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, 
 def _judged(
     before: LoopState, state: Any, info: Info, farthest: Scalar, shortened: Int[Array, ""], tolerance: Scalar
 ) -> LoopState:
-    """The loop after a step; a step to numbers that are not finite is not taken, nor one more in an explosion."""
+    """The loop after a step. Rejects a step to numbers that are not finite, or with too many clipped steps in a row."""
     long_in_a_row = jnp.where(shortened > 0, before.long_in_a_row + 1, 0)
-    # The particles were finite, so they are where the farthest of their moves is.
+    # The particles were finite before the step, so they are finite after it where the largest move is.
     healthy = jnp.isfinite(farthest) & jnp.isfinite(info.velocity_norm) & (long_in_a_row <= LONG_STEPS)
     so_far = jnp.maximum(before.longest_move_so_far, farthest)
     new = (state, info, before.state.points, so_far, before.shortened + shortened, long_in_a_row)

@@ -1,4 +1,4 @@
-"""What happens before the first step of a `fit`: inputs are checked and bound, and the first particles looked at."""
+"""Before the first step of a `fit`: checks the inputs, binds the target and evaluates it at the first particles."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -30,17 +30,17 @@ from .run import Run
 
 @dataclass(frozen=True)
 class Start:
-    """A run before its first step, and what was seen at its first particles."""
+    """A run before its first step, and the target's values at its first particles."""
 
     run: Run
     points: Points
     batch: Batch
-    """One that the target takes: the first rows, or all of them."""
+    """A batch of the run's size: the first rows, or all of them."""
     log_densities: Array
     scores: Array
     """Zeros where the sampler does not differentiate."""
     given: PyTree
-    """What the run starts from: particles, or the state of an earlier run."""
+    """The start of the run: particles, or the state of an earlier run."""
     warnings: tuple[Notice, ...]
 
 
@@ -57,19 +57,19 @@ def prepare(
     batch_size: int | None,
     **settings: Any,
 ) -> Start:
-    """Check what `fit` was given, bind the target, and evaluate it at the first particles.
+    """Check the arguments of `fit`, bind the target, and evaluate it at the first particles.
 
     Args:
-        key: of `fit`, as the arguments up to `mesh` are.
-        target: as above.
-        sampler: as above.
-        particles: as above.
-        data: as above.
-        mesh: as above.
-        num_steps: how many steps the run may take.
-        tempering: the schedule, if any.
-        batch_size: rows of a minibatch, if any.
-        **settings: of the `Run`, checked already.
+        key: as in `fit`.
+        target: as in `fit`.
+        sampler: as in `fit`.
+        particles: as in `fit`.
+        data: as in `fit`.
+        mesh: as in `fit`.
+        num_steps: as in `fit`.
+        tempering: as in `fit`.
+        batch_size: as in `fit`.
+        **settings: further fields of the `Run`, already checked.
     """
     key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
     data = as_concrete_data(data)
@@ -102,7 +102,7 @@ def prepare(
 
 
 def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
-    """The target bound to the particles' space, the particles as (n, d), and the number of steps behind them."""
+    """The target bound to the particles' space, the particles as (n, d), and the number of steps already taken."""
     earlier = particles if isinstance(particles, Result) else None
     values = particles if earlier is None else earlier.particles
     check_particles(values)
@@ -113,13 +113,13 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
         return bound, _unconstrained(bound, values), 0
     if earlier.target.shared is not None:
         bound = bound.sharing(earlier.target.shared)
-    same = eqx.tree_equal(earlier.target.space, bound.space)  # with other constraints the coordinates are others
+    same = eqx.tree_equal(earlier.target.space, bound.space)  # other constraints have other coordinates
     points = earlier.points_in_jax() if same else _unconstrained(bound, values)
-    return bound, points, 0 if earlier._chains else earlier.num_steps  # transitions of chains are no steps of `fit`
+    return bound, points, 0 if earlier._chains else earlier.num_steps  # chains' transitions are not steps of `fit`
 
 
 def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:
-    """Whether a run can go on from all of an earlier result's state, not from its particles alone."""
+    """Whether a run can continue from an earlier result's whole state; otherwise it starts from its particles."""
     if earlier.loop is None:
         return False
     return bool(eqx.tree_equal(earlier.sampler, sampler)) and bool(eqx.tree_equal(earlier.target.space, target.space))
@@ -152,9 +152,9 @@ def _check_first_particles(log_densities: Array, scores: Array, data: Batch) -> 
 
 
 def _check_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> None:
-    """Raise where a row of the data has no finite log-likelihood: some later step would draw it.
+    """Raise where a row of the data has no finite log-likelihood, since a later step would draw it.
 
-    It is looked at at one particle, so that it costs a fraction 1/n of an epoch without gradients.
+    The rows are evaluated at one particle, which costs 1/n of an epoch without gradients.
     """
     bad = np.flatnonzero(~on_host(_finite_rows(target, points, data, batch_size)))
     if bad.size:

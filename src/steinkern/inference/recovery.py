@@ -1,7 +1,7 @@
 """Recovery from a step that gives numbers that are not finite.
 
-The compiled loop stops before such a step is taken. Recovery happens outside of it, so that a healthy run pays nothing
-for it, in time or in compilation.
+The compiled loop stops before it takes such a step. Recovery runs outside the loop, so that a healthy run has no cost
+in time or compilation.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ from .loop import step_keys, with_points
 from .run import FaultCounters, Run
 
 SHARE = 0.25
-"""A run with more than this share of its particles at fault stops as diverged."""
-_PATIENCE = 5  # failures in a row before a particle is reported
-_HALVINGS = 10  # of a step, before it is taken back altogether
+"""A run with more than this share of faulty particles stops as diverged."""
+_PATIENCE = 5  # a particle with more failures in a row is reported
+_HALVINGS = 10  # of a step, before the particle moves back to its start
 _DAMPINGS = (1e2, 1e4, 1e6, 1e8)
 
 FiniteAt = Callable[[Points], np.ndarray]
-"""From (n, d) points to whether the target is finite at each."""
+"""A function of (n, d) points that tells for each whether the target is finite there."""
 
 
 def recover(run: Run) -> None:
-    """Bring a run whose next step failed to where it can be tried again; where that is nowhere, leave it unhealthy.
+    """Prepare a run whose next step failed for another attempt; the run stays unhealthy where that is impossible.
 
-    Particles at which the target, its gradient or its curvature is not finite move back along their last step, by
+    Particles at which the target, its gradient or its curvature is not finite move back along their last step by
     halves. Where all are finite, the metric could not be factorised: the step is taken with 10², 10⁴, … times the
     damping.
     """
@@ -50,7 +50,7 @@ def recover(run: Run) -> None:
 
 
 def move_back(run: Run, finite_at: FiniteAt) -> bool:
-    """Move the particles at fault back along their last step; False where they are too many, or nowhere finite."""
+    """Move faulty particles back along their last step; `False` where they are too many, or no point is finite."""
     loop, faults = run.loop, run.faults
     good = finite_at(loop.state.points)
     if np.mean(~good) > SHARE:
@@ -77,12 +77,12 @@ def _count_moves(faults: FaultCounters, good: np.ndarray, step: int) -> FaultCou
 
 
 def _halved(start: Points, previous: np.ndarray, good: np.ndarray, finite_at: FiniteAt) -> Points | None:
-    """The points, those that are not good moved back along their last step until all are."""
+    """Move the points that are not good back along their last step by halves, until the target is finite at all."""
     points = on_host(start)
     back = points.copy()
     for halving in range(1, _HALVINGS + 2):
         share = points.dtype.type(0.5**halving if halving <= _HALVINGS else 0)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and halved again
+        with np.errstate(over="ignore", invalid="ignore"):  # a point that overflows is not finite, and is halved again
             back[~good] = previous[~good] + share * (points[~good] - previous[~good])
         candidate = placed_like(back, start)
         now = finite_at(candidate)
@@ -106,7 +106,7 @@ def _step_with_more_damping(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class _FiniteCheck:
-    """Whether the target is finite at points, on one minibatch; its gradient and curvature too where asked for."""
+    """Checks at which points the target, and optionally its gradient and curvature, are finite on one minibatch."""
 
     target: AbstractTarget
     batch: Batch
@@ -115,7 +115,7 @@ class _FiniteCheck:
 
     @classmethod
     def at_next_step(cls, run: Run) -> "_FiniteCheck":
-        """The check for the step that failed: its power of the target, and its minibatch."""
+        """The check for the step that failed, with its power of the target and its minibatch."""
         step = run.loop.step
         target = run.target_now
         batch = target.batch(run.data, run.batch_size, step_keys(run.key, step)[0])
@@ -131,13 +131,13 @@ class _FiniteCheck:
 
 @compiled
 def _finite(target: AbstractTarget, points: Points, batch: Batch, gradient: bool, curvature: bool) -> Bool[Array, " n"]:
-    """Whether the log density is finite at every particle, and its gradient and curvature where they are asked for."""
+    """A mask of the particles at which the log density, and optionally its gradient and curvature, are finite."""
     finite = jnp.isfinite(target.log_densities(points, batch))
     if gradient:
         finite &= jnp.all(jnp.isfinite(target.scores(points, batch)), axis=1)
     if curvature:
-        # One random direction sees every entry of the Hessian. By reverse mode twice: a log density with a derivative
-        # of its own often has no forward mode.
+        # The product with one random direction involves every entry of the Hessian. Reverse mode twice, since a log
+        # density with a custom derivative often has no forward mode.
         direction = jr.normal(jr.key(0), points.shape[1:], points.dtype)
 
         def slope(x: Vector) -> Scalar:

@@ -1,4 +1,4 @@
-"""A run on disk: what it is, what its checkpoints hold, and how it goes on from one."""
+"""Checkpoints of a `fit`: how a run is identified, saved and resumed."""
 
 import os
 import sys
@@ -22,38 +22,38 @@ from .distributed import several_processes, within
 from .history import Record
 from .run import Run
 
-_LOOKED_AT = 8  # particles whose log densities and scores stand for the target
-_SLACK = 100  # units in the last place, of log densities that the same program computed
-_ELSEWHERE = 1e-3  # another machine or version moves the last digits; another model moves the first ones
-_SCORES = 10  # times the slack of log densities: scores lose more digits to cancellation
-_SWITCHES = ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable")  # with others, other numbers
+_LOOKED_AT = 8  # particles whose log densities and scores are compared
+_SLACK = 100  # tolerance, in units in the last place, for log densities of the same program
+_ELSEWHERE = 1e-3  # tolerance between machines and versions, which change the last digits; a model changes the first
+_SCORES = 10  # factor on the tolerance for scores, which lose more digits to cancellation
+_SWITCHES = ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable")  # they change the numbers
 _PARTS = {
     "target": ("target", "log density or data preparation"),
     "tempering": ("tempering", "tempering"),
     "first state": ("sampler", "sampler, at its start,"),
     "step": ("sampler", "sampler"),
 }
-"""For every part of a run's digests, from the most particular on: where its description is, and its name."""
+"""For every part of a run's digests, the most specific first: the key of its description, and its name in errors."""
 _DESCRIBED = ("target", "tempering", "sampler")
 _LIBRARIES = ("numpyro", "pymc", "pytensor", "flax", "haiku", "blackjax", "lineax", "diffrax", "optimistix", "distrax",
               "tensorflow_probability", "jaxopt", "scipy")  # fmt: skip
 
 
 class RunCheckpointer:
-    """The checkpoints of a run that has not begun.
+    """Saves a run to checkpoints, and restores it from them before its first step.
 
-    A run is known by its settings and by what it computes. Settings are numbers, switches, key, data and particles;
-    what it computes is told by digests of its traced programs (`Run.digests`). Programs are compared where all
-    versions, the kind of device and the number of devices are the same. Elsewhere, and where a program calls what
-    JAX does not trace, log densities and scores at the first particles are compared, and a warning says so.
+    A run is identified by its settings (numbers, switches, key, data and particles) and by digests of its traced
+    programs (`Run.digests`). The digests are compared where all versions, the kind of device and the number of devices
+    agree. Elsewhere, and where a program calls code that JAX does not trace, the log densities and scores at the first
+    particles are compared, with a warning.
 
     Args:
-        directory: of the checkpoints.
-        run: before its first step.
-        given: what it starts from: particles, or the state of an earlier run.
+        directory: the directory of the checkpoints.
+        run: the run before its first step.
+        given: the start of the run: particles, or the state of an earlier run.
         log_densities: at the first particles.
-        scores: the gradients there; zeros where the sampler needs none.
-        mesh: over which the particles are spread, if any. Where other processes take part, process 0 writes for all.
+        scores: at the first particles; zeros where the sampler needs none.
+        mesh: the devices over which the particles are spread, if any. Of several processes, process 0 writes.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class RunCheckpointer:
 
     @property
     def lock(self) -> DirectoryLock:
-        """Of the directory, against other runs: held from `restore` on, by process 0 for all, until it is released."""
+        """The lock of the directory against other runs, which process 0 holds from `restore` until it is released."""
         return self._store.lock
 
     def save(self) -> None:
-        """Put the run on disk as it stands; `CheckpointError`, in all processes, where that fails."""
+        """Write a checkpoint of the run's current state; `CheckpointError` in all processes where that fails."""
         run = self.run
         leaves = jax.tree_util.tree_leaves((run.loop, run.faults, run.recorder.lines()))
         notes = {
@@ -112,10 +112,10 @@ class RunCheckpointer:
             "stride": run.recorder.every,
             "computes": self._digests,
             **self._values,
-            # The arrays have no names: whoever reads them without the sampler finds the particles by this.
+            # The arrays have no names; this is the index of the particles for readers without the sampler.
             "points": next(place for place, leaf in enumerate(leaves) if leaf is run.loop.state.points),
         }
-        arrays = [as_numpy(leaf) for leaf in leaves]  # where they lie on several processes, these gather them together
+        arrays = [as_numpy(leaf) for leaf in leaves]  # gathers shares of other processes, so all must call it
         failure = None
         if is_writer(self._several):
             try:
@@ -129,10 +129,10 @@ class RunCheckpointer:
             )
 
     def restore(self, num_steps: int) -> None:
-        """Lock the directory, and bring the run to where the newest whole checkpoint stands, if there is one.
+        """Lock the directory, and restore the run from the newest intact checkpoint, if there is one.
 
         Args:
-            num_steps: which the run may have taken at most.
+            num_steps: the number of steps of the run, which the checkpoint must not exceed.
         """
         (refused,) = any_process(self._several, is_writer(self._several) and not self.lock.acquire())
         if refused:
@@ -152,7 +152,7 @@ class RunCheckpointer:
         run, loop = self.run, self.run.loop
         line = Record(loop.step, loop.info, loop.state.points if run.record_particles else None)
         leaves, structure = jax.tree_util.tree_flatten((loop, run.faults, line))
-        check_kinds(as_numpy(leaf) for leaf in leaves)  # now, and not after the steps to the first checkpoint
+        check_kinds(as_numpy(leaf) for leaf in leaves)  # before the first step instead of at the first checkpoint
         saved = self._store.latest()
         if not same_everywhere(self._several, f"{-1 if saved is None else saved.step:020d}"):
             raise ValueError(
@@ -173,7 +173,7 @@ class RunCheckpointer:
         run.recorder.add(lines)
 
     def _compare_programs(self, saved: CheckpointContents) -> None:
-        """Raise where versions are the same and the run computes something else than it did."""
+        """Raise where versions agree and the digests of the programs differ."""
         part = self._other_part(saved)
         libraries, now = saved.notes.get("libraries", {}), _libraries()
         same_libraries = all(libraries.get(name, now[name]) == now[name] for name in now)
@@ -197,10 +197,10 @@ class RunCheckpointer:
         )
 
     def _compare_values(self, saved: CheckpointContents) -> None:
-        """Raise where the target has other values; warn where versions differ, or programs could not be compared."""
+        """Raise where the target's values differ; warn where versions differ or programs could not be compared."""
         same_versions, part = self._same_versions(saved), self._other_part(saved)
         certain = "computes" in saved.notes and part is None and not self._unknown
-        # Tight where values alone tell and should agree to the last digits.
+        # A tight tolerance where only values are compared and they should agree to the last digits.
         slack = _SLACK * self._precision if same_versions and part is None and not certain else _ELSEWHERE
         _compare_numbers("log densities", saved.notes["log densities"], self._values["log densities"], slack, slack)
         if not certain:
@@ -208,7 +208,7 @@ class RunCheckpointer:
             before = saved.notes.get("scores", self._values["scores"])
             _compare_numbers("scores", before, self._values["scores"], 0.0, _SCORES * slack * largest)
             for found in self._other_descriptions(saved, *_DESCRIBED):
-                if all(isinstance(value, int | float) for value in found[1:]):  # a number that a user gives
+                if all(isinstance(value, int | float) for value in found[1:]):  # a number among the user's settings
                     raise self._refusal(*found)
         said = []
         if not same_versions:
@@ -239,18 +239,18 @@ class RunCheckpointer:
         return bool({"devices": self._versions["devices"], **saved.notes["versions"]} == self._versions)
 
     def _other_part(self, saved: CheckpointContents) -> str | None:
-        """The first part of the run that was another program; `None` also where the checkpoint does not say."""
+        """The first part of the run whose program differs; `None` also for a checkpoint without digests."""
         before = saved.notes.get("computes", self._digests)
         return next((part for part in _PARTS if before.get(part) != self._digests.get(part)), None)
 
     def _other_descriptions(self, saved: CheckpointContents, *places: str) -> Iterator[tuple[str, Any, Any]]:
-        """Where the run is made from something else, as far as its description shows that."""
+        """The differences between the checkpoint's description of the run and the current one."""
         before, now = ({name: all_.get(name) for name in places} for all_ in (saved.settings, self._store.description))
         return differences(before, now)
 
 
 def options_of(run: Run) -> dict[str, Any]:
-    """The options of `fit` for a run, as JSON; what is cheap to say of its data and key included."""
+    """The options of `fit` for a run, the shapes of its data and its key, as JSON."""
     shapes = [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(run.data)]
     return {
         **run.settings,
@@ -261,9 +261,9 @@ def options_of(run: Run) -> dict[str, Any]:
 
 
 def _check_notes(saved: CheckpointContents, run: Run) -> None:
-    """Raise where the notes are not such as `save` writes, in this version or an earlier one."""
+    """Raise where the notes are not of the kind that `save` writes, in this version or an earlier one."""
     notes = saved.notes
-    strides = [run.record_every * 2**doublings for doublings in range(32)]  # as the history is thinned
+    strides = [run.record_every * 2**doublings for doublings in range(32)]  # thinning doubles the stride
     kinds = {"versions": dict, "log densities": list, "stride": int}
     later = {"libraries": dict, "computes": dict, "scores": list}
     known = all(type(notes.get(name)) is kind for name, kind in kinds.items()) and notes["stride"] in strides
@@ -272,7 +272,7 @@ def _check_notes(saved: CheckpointContents, run: Run) -> None:
 
 
 def _check_layout(saved: CheckpointContents, leaves: list[Any], number: int) -> None:
-    """Raise where the arrays are not those of this run, of which the first `number` are no lines of the history."""
+    """Raise where the arrays do not have this run's shapes; those after the first `number` are lines of the history."""
     ends = saved.arrays[number].shape if len(saved.arrays) == len(leaves) else ()
     lines = ends[0] if ends else 0
     for place, (array, leaf) in enumerate(zip(saved.arrays, leaves, strict=False)):
@@ -300,7 +300,7 @@ def _like(array: np.ndarray, leaf: Any) -> jax.Array:
 def _compare_numbers(name: str, before: Any, now: Any, relative: float, absolute: float) -> None:
     try:
         numbers = np.asarray(before if _all_floats(before) else None, float)
-    except ValueError:  # lists of different lengths
+    except ValueError:  # a ragged list
         numbers = np.zeros(0)
     if numbers.shape != np.shape(now) or not np.allclose(numbers, now, rtol=relative, atol=absolute):
         raise OtherRunError(
@@ -315,5 +315,5 @@ def _all_floats(value: Any) -> bool:
 
 
 def _libraries() -> dict[str, str]:
-    """The versions of those libraries in use from which a log density or a sampler may take its equations."""
+    """The versions of imported libraries whose code may be part of a log density or a sampler."""
     return {name: str(getattr(sys.modules[name], "__version__", "")) for name in _LIBRARIES if name in sys.modules}

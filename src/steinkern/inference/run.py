@@ -17,35 +17,35 @@ from ..targets.target import AbstractTarget
 from .history import Record, Recorder, most_lines
 from .loop import LoopState, Options, advance, first_loop
 
-_CAPACITY = 1024  # records a compiled call can return
+_CAPACITY = 1024  # the most records that a compiled call returns
 
 
 class FaultCounters(NamedTuple):
-    """What went wrong so far; arrays, so that a checkpoint holds it."""
+    """Counts of faults so far, as arrays, so that checkpoints can hold them."""
 
     in_a_row: np.ndarray
-    """(n,) for every particle, how many steps in a row it has failed."""
+    """(n,) the number of steps in a row at which each particle failed."""
     failed_at: np.ndarray
-    """(n,) the last step at which it failed."""
+    """(n,) the last step at which each particle failed."""
     stuck: np.ndarray
-    """(n,) whether it has ever failed more than five steps in a row."""
+    """(n,) whether each particle has ever failed more than five steps in a row."""
     moved_back: np.ndarray
     """() how often a particle was moved back."""
     damped: np.ndarray
-    """() how many steps were taken with a larger damping."""
+    """() the number of steps taken with a larger damping."""
     largest_damping: np.ndarray
     """() the largest factor on the damping."""
 
     @classmethod
     def none(cls, number: int) -> "FaultCounters":
-        """Before the first step of so many particles."""
+        """The counters of `number` particles before the first step."""
         never, zero = np.full(number, -2, np.int32), np.zeros((), np.int64)
         return cls(np.zeros(number, np.int32), never, np.zeros(number, bool), zero, zero, np.ones(()))
 
 
 @dataclass
 class Run:
-    """What a run is made from, and where it stands."""
+    """The inputs of a run and its current state."""
 
     key: Key
     sampler: AbstractSampler
@@ -59,12 +59,12 @@ class Run:
     longest_move: float | None
     loop: LoopState
     first: int = field(init=False)
-    """The number of steps behind the run when it began."""
+    """The number of steps taken before the run began."""
     capacity: int = field(init=False)
     recorder: Recorder = field(init=False)
     faults: FaultCounters = field(init=False)
     last_good: LoopState = field(init=False)
-    """The loop after the last step that was taken."""
+    """The state of the loop after the last successful step."""
 
     def __post_init__(self) -> None:
         self.first = int(self.loop.step)
@@ -86,45 +86,45 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The numbers that change what is computed or recorded."""
+        """The options that affect the numbers or the history."""
         names = ("batch_size", "record_every", "record_particles", "tolerance", "longest_move")
         return {**{name: getattr(self, name) for name in names}, "steps before": self.first}
 
     @property
     def target_now(self) -> AbstractTarget:
-        """The target that the particles stand for now, with shared parameters as they are."""
+        """The target at the current values of the shared parameters."""
         return self.sampler.target_at(self.loop.state, self.target)
 
     @property
     def going(self) -> bool:
-        """Whether there is a next step."""
+        """Whether the run can take another step: it has neither diverged nor converged."""
         return bool(self.loop.healthy) and not bool(self.loop.converged)
 
     @property
     def longest_chunk(self) -> int:
-        """As many steps as one compiled call has room to record."""
+        """The most steps that one compiled call can record."""
         return self.record_every * self.capacity
 
     def take(self, steps: int) -> None:
-        """Take up to so many steps; fewer where one fails, which leaves the loop unhealthy."""
-        if self.done % self.record_every:  # a line is under way: end with it
+        """Take up to `steps` steps; fewer where one fails, which leaves the loop unhealthy."""
+        if self.done % self.record_every:  # between two records: end at the next one
             steps = min(steps, until(self.done, self.record_every))
-        elif steps > self.record_every:  # whole lines, so that the next chunk need not end one
+        elif steps > self.record_every:  # end at a record
             steps -= steps % self.record_every
         self._accept(*self._advanced(self.sampler, self.loop, steps))
 
     def take_one(self, sampler: AbstractSampler) -> bool:
-        """Take the next step with another sampler; False, with nothing taken, where it fails."""
+        """Take the next step with another sampler; `False`, without taking it, where it fails."""
         loop, record = self._advanced(sampler, self.loop._replace(healthy=jnp.asarray(True)), 1)
         if loop.healthy:
             self._accept(loop, record)
         return bool(loop.healthy)
 
     def digests(self, programs: ProgramHasher) -> dict[str, str]:
-        """What the run computes: a digest for each of its parts, traced on the shapes at hand and not compiled.
+        """Digests of the traced programs of the run's parts; nothing is compiled.
 
         Args:
-            programs: where the parts are traced; afterwards it says what could not be told.
+            programs: traces the parts; its `unknown` then lists the calls that the digests do not cover.
         """
         points = self.loop.state.points
         batch = jax.eval_shape(lambda data: self.target.batch(data, self.batch_size), self.data)

@@ -1,7 +1,7 @@
 """Checks after a run; each yields a notice with advice.
 
-The particles are judged at the end of every run (`end_check`). Checks that compile a program, and those that only make
-sense for a run that should be at rest, start at `LONG_ENOUGH` steps.
+`end_check` tests the particles at the end of every run. Checks that compile a program, and those that expect particles
+at rest, need a run of at least `LONG_ENOUGH` steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,30 +29,30 @@ from .end_check import EndCheck
 from .run import Run
 
 LONG_ENOUGH = 100
-"""Steps from which on a run gets the checks that cost a compilation, or that ask for particles at rest."""
+"""Shorter runs get no checks that cost a compilation or expect particles at rest."""
 LEAST_MOVE = 1e-6
-"""Of the particles' spread: where none has moved as far in a whole run, they have not moved."""
+"""Particles count as unmoved where none has moved this far in the whole run, relative to their spread."""
 LARGEST_MOVE = 0.1
-"""Of the particles' spread: moves of the last step that are longer say that the particles have not settled."""
+"""Particles count as not at rest where the last move is longer than this, relative to their spread."""
 LEAST_NEIGHBOURS = 0.1
-"""The least number of others, in units of itself, that a particle should feel."""
-_SAMPLE = 32  # particles whose neighbours are counted
-_NAMED = 5  # coordinates that a warning lists
+"""The least kernel weight of all other particles together, relative to a particle's weight on itself."""
+_SAMPLE = 32  # particles whose coupling is measured
+_NAMED = 5  # the most coordinates that a warning lists
 _FEW = 4  # particles whose scores are compared in double precision
 
 
 def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *, told: bool) -> Iterator[Notice]:
-    """What is wrong with a run that has ended, and was not interrupted.
+    """All warnings about a run that ended without interruption.
 
-    Where a cause is found, what follows from it is not said as well; the verdict has it.
+    Where a cause is found, its consequences get no further warning; the verdict holds them.
 
     Args:
-        run: at its end.
-        batch: one that the target takes.
+        run: the run at its end.
+        batch: a batch of the run's size.
         start: the first particles.
-        first: scores there.
-        end: what was seen at the last ones. Errors of checks that fail themselves are added to its `failures`.
-        told: whether something was said before the first step.
+        first: the scores at the first particles.
+        end: the evaluation of the last particles. Errors inside checks are added to its `failures`.
+        told: whether the run already had a warning before its first step.
     """
     verdict, last, failures = end.verdict, end.scores, end.failures
     if not run.loop.healthy:
@@ -66,7 +66,7 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
         yield from found(lambda: beside_target(run, verdict))
         return
     unmoved = found(lambda: _unmoved(run, start))
-    # Digits that are lost make a density look flat, and so does a gradient that is none.
+    # Lost digits and a wrong gradient both make a density look flat, so they are checked first.
     cause = (
         unmoved or found(lambda: _coarse(run, batch), long) or found(lambda: _flat(run, batch, first, last), not told)
     )
@@ -136,7 +136,7 @@ def _unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
 
 
 def stuck(which: Sequence[int], number: int) -> Notice:
-    """Particles that had to be moved back again and again, of so many."""
+    """The warning about particles, of `number`, that were moved back more than five steps in a row."""
     return Notice(
         "stuck",
         f"particle {', '.join(map(str, which))} of {number} went, more than five steps in a row, to where the target "
@@ -150,7 +150,7 @@ def stuck(which: Sequence[int], number: int) -> Notice:
 
 
 def _found(check: Callable[[], Iterator[Notice]], failures: list[str]) -> list[Notice]:
-    """What a check finds. One that fails itself is noted: the result that it would have judged must not be lost."""
+    """The notices of a check. Its errors are added to `failures` instead of raised, so that the result is not lost."""
     try:
         return list(check())
     except Exception as error:
@@ -159,7 +159,7 @@ def _found(check: Callable[[], Iterator[Notice]], failures: list[str]) -> list[N
 
 
 def _unmoved(run: Run, start: Points) -> Iterator[Notice]:
-    """Particles that are where they were, though there is a velocity and they are not at rest."""
+    """Warns where the particles have not moved, although the velocity is not zero and they are not at rest."""
     velocity = float(run.loop.info.velocity_norm)
     if not run.done or velocity == 0 or resting(run):
         return
@@ -178,16 +178,16 @@ def _unmoved(run: Run, start: Points) -> Iterator[Notice]:
 
 
 def resting(run: Run) -> bool:
-    """Whether the particles have come to rest, as far as their velocity tells."""
+    """Whether the velocity has fallen to that of particles at rest."""
     return run.sampler.deterministic and velocity_fraction(run) <= AT_REST
 
 
 def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[Notice]:
-    """Coordinates on which the log density does not depend, as far as all particles at both ends can tell."""
-    if not run.sampler.differentiates or run.batch_size is not None:  # other rows may know more than these
+    """Warns of coordinates on which the log density does not depend at any of the first and last particles."""
+    if not run.sampler.differentiates or run.batch_size is not None:  # other rows may depend on the coordinate
         return
     slopes = on_host(first).any(axis=0) | on_host(last).any(axis=0)
-    if not slopes.all():  # particles that stand at a mode have no slope there either: look beside them
+    if not slopes.all():  # particles at a mode have a zero gradient too, so points beside them are evaluated
         slopes |= on_host(_scores(run.target_now, _beside(run.loop.state.points), batch)).any(axis=0)
     flat = np.flatnonzero(~slopes)
     if flat.size:
@@ -202,7 +202,7 @@ def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[Notice]
 
 
 def _beside(points: Points) -> Array:
-    """A few particles moved in every coordinate, by a good part of their spread; of their size where they coincide."""
+    """A few particles moved in every coordinate by 0.3 to 0.7 of their spread; by their size where they coincide."""
     x = on_host(points).astype(np.float64)
     spread = np.std(x, axis=0)
     length = np.where(spread > 0, spread, 0.1 * np.maximum(np.max(np.abs(x), axis=0), 1))
@@ -223,10 +223,10 @@ def _unconverged(run: Run) -> Iterator[Notice]:
 
 
 def _restless(run: Run) -> Iterator[Notice]:
-    """Particles whose last step was long against their spread: where they stand is as much noise as posterior.
+    """Warns where the last move was long relative to the particles' spread, so that noise adds to their positions.
 
-    A velocity alone cannot tell: with minibatches it never falls below their noise, and a step size that has fallen to
-    0 makes that noise harmless. So moves are judged, not velocities; Langevin chains move by design.
+    The check uses moves, not velocities: with minibatches the velocity never falls below their noise, which is harmless
+    at a step size near 0. Langevin chains move by design and are not checked.
     """
     if not (run.sampler.interacting and run.sampler.deterministic):
         return
@@ -260,7 +260,7 @@ def _decoupled(run: Run, batch: Batch) -> Iterator[Notice]:
 
 @compiled
 def _neighbours(sampler: AbstractSampler, state: Any, target: AbstractTarget, batch: Batch) -> Scalar | None:
-    """‖Σ_{j≠i} K(x_i, x_j) v‖ / ‖K(x_i, x_i) v‖ for a vector v of ones, the median over some particles i."""
+    """‖Σ_{j≠i} K(x_i, x_j) v‖ / ‖K(x_i, x_i) v‖ for a vector v of ones, the median over `_SAMPLE` particles i."""
     kernel = sampler.coupling(state, target, batch)
     if kernel is None:
         return None
@@ -274,7 +274,7 @@ def _neighbours(sampler: AbstractSampler, state: Any, target: AbstractTarget, ba
 
 
 def _pull(kernel: AbstractMatrixKernel, at: Array, points: Array) -> Array:
-    """Σ_j K(x, x_j) v: the velocity is linear in the scores, so its part without them goes away."""
+    """Σ_j K(x, x_j) v, as the difference of two velocities, in which the part without scores cancels."""
     ones, weights = jnp.ones_like(points), jnp.ones(points.shape[:1], points.dtype)
     zeros = jnp.zeros_like(points)
     return kernel.velocity(at, Scored(points, ones, weights)) - kernel.velocity(at, Scored(points, zeros, weights))
@@ -303,7 +303,7 @@ def _coarse(run: Run, batch: Batch) -> Iterator[Notice]:
 
 @compiled
 def _scores(target: AbstractTarget, points: Points, batch: Batch) -> Points:
-    """Compiled once: another fit of the same functions and shapes pays nothing for the comparison."""
+    """The scores, compiled once for all fits of the same functions and shapes."""
     return target.scores(points, batch)
 
 
@@ -321,11 +321,11 @@ def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.n
 
     try:
         particle = jax.tree.map(np.asarray, target.bound_space.constrain(points[0]))
-        # JAX remembers a NumPy constant that it has seen in single precision by its identity: give it others.
+        # JAX caches NumPy constants by identity in single precision, so the target gets copies.
         fresh = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, target)
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             wide = fresh.bind(double(particle)).sharing(double(target.shared))
             scores = np.asarray(_scores(wide, double(points), double(batch)))
-    except Exception:  # a log density that insists on its precision, in whatever words
+    except Exception:  # the log density does not support double precision
         return None
     return scores if scores.dtype == np.float64 and np.isfinite(scores).all() else None

@@ -1,4 +1,4 @@
-"""Checks before a run: what is wrong with the first particles, or with the gradient there."""
+"""Checks before a run: of the first particles, and of the gradient there."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from .loop import evaluate
 
 
 def coincident(points: Points, sampler: AbstractSampler) -> Iterator[Notice]:
-    """Particles that a sampler without noise cannot part, because all begin at one point."""
+    """Warns where all particles start at one point, and the sampler cannot separate them."""
     x = on_host(points)
     if len(x) > 1 and (sampler.interacting or sampler.deterministic) and (x == x[:1]).all():
         yield Notice(
@@ -29,16 +29,16 @@ def coincident(points: Points, sampler: AbstractSampler) -> Iterator[Notice]:
 def before(
     target: AbstractTarget, points: Points, batch: Batch, log_densities: Array, scores: Array
 ) -> Iterator[Notice]:
-    """What is wrong with the gradient at the first particles.
+    """Warns where the gradient at the first particles is zero everywhere, or contradicts finite differences.
 
     Args:
-        target: bound.
+        target: bound to the particles' space.
         points: the first particles.
-        batch: on which the target was evaluated.
-        log_densities: there.
-        scores: there.
+        batch: the batch on which the target was evaluated.
+        log_densities: at the first particles.
+        scores: at the first particles.
     """
-    if points.dtype.itemsize < 4:  # too coarse for differences
+    if points.dtype.itemsize < 4:  # half precision is too coarse for finite differences
         return
     x, value, slope = (on_host(array).astype(np.float64) for array in (points, log_densities, scores))
     if not slope.any():
@@ -52,7 +52,7 @@ def before(
                 ".",
             )
         return
-    with np.errstate(all="ignore"):  # numbers that overflow compare as not wrong
+    with np.errstate(all="ignore"):  # comparisons with numbers that overflow are false
         wrong = _is_not_the_slope(target, points, batch, x, value, slope)
     if np.mean(wrong) > 0.5:
         yield Notice(
@@ -68,7 +68,7 @@ def before(
 def _is_not_the_slope(
     target: AbstractTarget, points: Points, batch: Batch, x: np.ndarray, value: np.ndarray, slope: np.ndarray
 ) -> np.ndarray:
-    """Whether, at every particle, differences of the values along one direction contradict the gradient."""
+    """(n,) bool: whether finite differences along one direction contradict the gradient at each particle."""
     precision = float(jnp.finfo(points.dtype).eps)
     spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
     direction = np.random.default_rng(0).normal(size=x.shape[1:])
@@ -76,8 +76,8 @@ def _is_not_the_slope(
     offset = length * direction[None, :] / np.sqrt(np.mean(direction**2))
     beside = (jnp.asarray(x + sign * offset, points.dtype) for sign in (1, -1))
     above, below = (on_host(evaluate(target, moved, batch, True)[0]).astype(np.float64) for moved in beside)
-    # Differences of the values along `offset`, and what the gradient says they are. A smooth function bends: the two
-    # one-sided differences then differ, and so may the gradient; and values have rounding errors.
+    # Compares the difference of the values along `offset` with the one that the gradient predicts. Allows for the
+    # function's curvature, by which the two one-sided differences differ, and for rounding errors.
     difference, expected = (above - below) / 2, slope @ offset[0]
     bend, rounding = np.abs(above - 2 * value + below), 100 * precision * (np.abs(value) + np.abs(above))
     allowed = 0.25 * np.maximum(np.abs(difference), np.abs(expected)) + bend + rounding

@@ -1,31 +1,31 @@
-"""The test behind a verdict: whether particles can be draws of their target, by their scores alone.
+"""The test behind a verdict: whether particles can be draws of their target, from their scores.
 
 For x ~ p with score s = ∇log p, Stein's identity with a constant and with a linear function gives
 
     E[s] = 0    and    −E[(x − E x) sᵀ] = I.
 
-Three numbers follow, none of which depends on the units of a coordinate:
+Three statistics follow, none of which depends on the units of a coordinate:
 
-- the *shift* of a coordinate, sd(x_j) · mean(s_j): 0. For a Gaussian target and particles of its spread it is how many
-  standard deviations their mean is off.
-- its *spread*, −mean((x_j − x̄_j) s_j): 1. For a Gaussian target it is the particles' variance over the target's, in a
-  coordinate that is independent of the others.
-- the *Stein ratio*, the average of the spreads: 1, whatever the linear coordinates.
+- the *shift* of a coordinate, sd(x_j) · mean(s_j), is 0. For a Gaussian target and particles of its spread it is the
+  error of their mean in standard deviations.
+- the *spread* of a coordinate, −mean((x_j − x̄_j) s_j), is 1. For a Gaussian target, in a coordinate independent
+  of the others, it is the particles' variance over the target's.
+- the *Stein ratio*, the average of the spreads, is 1 in any linear coordinates.
 
-The ratio is blind to a shift, and to a direction that is too wide beside one that is too narrow; single coordinates are
-blind to what happens across them. So all three are judged, and, from `AXES_PARTICLES` particles a coordinate on, shift
-and spread along the axes in which the particles are widest and narrowest *against the target* as well: with
-u = C^{−1/2}(x − x̄) and t = C^{1/2} s, C the particles' covariance, these are the eigenvectors of −E[u tᵀ]. They do not
-depend on the linear coordinates either.
+The ratio does not detect a shift, or one direction that is too wide beside another that is too narrow. Shift and spread
+of single coordinates do not detect errors along their combinations. So all three are tested and, from `AXES_PARTICLES`
+particles a coordinate on, shift and spread along the axes in which the particles are widest and narrowest *relative to
+the target* as well: with u = C^{−1/2}(x − x̄) and t = C^{1/2} s, where C is the particles' covariance, these are the
+eigenvectors of −E[u tᵀ]. They do not depend on the linear coordinates either.
 
-A few stragglers, whose scores are huge, would hide in their standard errors that all the others are wrong. Where a
-twentieth of the particles hold more than half of a coordinate's squared scores, shift and spread are judged once more
-with the test functions w and z w for w = exp(−z²/2), z the distance from the coordinate's median in units of its
-quartiles' distance: the *core*, to which stragglers add nothing.
+A few outliers with huge scores enlarge the standard errors and can hide that all other particles are wrong. Where a
+twentieth of the particles hold more than half of a coordinate's squared scores, shift and spread are also tested on the
+*core*, with the test functions w and z w for w = exp(−z²/2), to which outliers add nothing. Here z is the distance from
+the coordinate's median in units of its quartiles' distance.
 
-A number fails where it is both *large* (beyond `MOST_SHIFT`, `SPREADS` or `RATIOS`) and *certain*: farther from its
-value at draws than standard errors explain, at a level of `LEVEL` over everything that is compared. One that is very
-large (`UNCLEAR_SHIFT`, `UNCLEAR_SPREAD`) and not certain, because of stragglers, is *unclear*: such particles neither
+A statistic fails where it is both *large* (beyond `MOST_SHIFT`, `SPREADS` or `RATIOS`) and *significant*: farther from
+its value at draws than standard errors explain, at a level of `LEVEL` over all comparisons. A statistic that is very
+large (`UNCLEAR_SHIFT`, `UNCLEAR_SPREAD`) and not significant, because of outliers, is *unclear*: such particles neither
 pass nor fail.
 """
 
@@ -40,46 +40,46 @@ import numpy as np
 from ..results.verdict import NOTHING, Measure, Verdict, not_judged
 
 LEVEL = 1e-3
-"""The probability that exact, independent draws fail, over all that is compared."""
+"""The probability that exact, independent draws fail, over all comparisons."""
 MOST_SHIFT = 0.5
-"""In standard deviations: a smaller shift passes, however certain it is."""
+"""The largest shift, in standard deviations, that passes however significant it is."""
 SPREADS = (1 / 3, 3.0)
-"""Where the spread of a single coordinate or axis passes: standard deviations within a factor of 1.7."""
+"""The spreads of a coordinate or axis that pass: standard deviations within a factor of 1.7."""
 RATIOS = (0.5, 2.0)
-"""Where the Stein ratio passes: standard deviations within a factor of 1.4, on average."""
+"""The Stein ratios that pass: standard deviations within a factor of 1.4, on average."""
 UNCLEAR_SHIFT = 2.0
-"""A shift beyond this that is not certain, because of stragglers, is not passed either."""
+"""A larger shift that is not significant because of outliers is unclear."""
 UNCLEAR_SPREAD = 6.0
-"""And so is a spread beyond this."""
+"""A larger spread that is not significant because of outliers is unclear."""
 UNCLEAR_SHARE = 0.85
-"""Of the squared scores: where a fifth of the particles hold more, they are stragglers."""
+"""A fifth of the particles count as outliers where they hold more than this share of the squared scores."""
 UNCLEAR_PARTICLES = 30
-"""Of fewer, draws of a bent target can have such numbers."""
+"""With fewer particles nothing is unclear: draws of a bent target can then have such shifts and spreads."""
 FEWEST_PARTICLES = 4
-"""Of fewer, standard errors have so few degrees of freedom that nothing is certain."""
+"""With fewer particles standard errors have so few degrees of freedom that nothing is significant."""
 OUTWARD = 0.2
-"""A Stein ratio below minus this is one of a density that grows outward."""
+"""The density counts as growing outward where the Stein ratio is significantly negative and below minus this."""
 AXES_PARTICLES = 2.5
-"""Particles a coordinate from which on axes across the coordinates are judged."""
-_MOST_AXES = 512  # coordinates up to which their covariance is factorised
-_LARGEST = 1e60  # of a score in units of its coordinate: the fourth power is still a number
-_QUARTILES = 1.349  # how far apart those of a standard Gaussian are
+"""The least number of particles a coordinate for the test along axes across the coordinates."""
+_MOST_AXES = 512  # the most coordinates whose covariance is factorised
+_LARGEST = 1e60  # of a score in units of its coordinate; its fourth power is finite
+_QUARTILES = 1.349  # distance between the quartiles of a standard Gaussian
 
 
 class RowErrors(NamedTuple):
-    """Standard errors by the choice of rows, where scores are of a sample of the data."""
+    """Standard errors due to the sampling of rows, for scores on a sample of the data."""
 
     shift: np.ndarray
     spread: np.ndarray
     ratio: float
     batches: int
-    """In which the rows were drawn."""
+    """The number of batches in which the rows were drawn."""
 
 
 class ScoreSum:
-    """Scores at the particles, put together from batches of rows; and how far the choice of rows moves each number.
+    """Accumulates scores over batches of rows, and the variance of shift, spread and ratio over the batches.
 
-    Shift and spread are linear in the scores, so their variance over batches is that of the rows.
+    Shift and spread are linear in the scores, so their variance over batches is that due to the sampling of rows.
 
     Args:
         points: (n, d) the particles.
@@ -90,11 +90,11 @@ class ScoreSum:
         self._sd, self._centred = _centred(np.asarray(points, np.float64))
         self._batches = 0
         self._means = np.zeros((2, points.shape[1]))
-        self._squares = np.zeros_like(self._means)  # from the means so far (Welford, 1962)
+        self._squares = np.zeros_like(self._means)  # of deviations from the running means (Welford, 1962)
         self._ratio = self._ratio_squares = 0.0
 
     def add(self, scores: np.ndarray, weight: float) -> None:
-        """Take in the scores on one batch."""
+        """Add the scores on one batch."""
         own = np.asarray(scores, np.float64)
         self.total += weight * own
         self._batches += 1
@@ -107,7 +107,7 @@ class ScoreSum:
         self._ratio_squares += ratio_step * (float(spread.mean()) - self._ratio)
 
     def errors(self, share: float) -> RowErrors:
-        """The errors where `share` of the rows were in the batches, each in one."""
+        """The standard errors, where disjoint batches hold `share` of the rows."""
         scale = (1 - share) / (self._batches * max(self._batches - 1, 1))
         shift, spread = np.sqrt(self._squares * scale)
         return RowErrors(shift, spread, math.sqrt(self._ratio_squares * scale), self._batches)
@@ -126,11 +126,12 @@ def judge(
 
     Args:
         points: (n, d) the particles.
-        scores: (n, d) ∇log p there.
-        names: of the coordinates.
-        rows: errors by the choice of rows, where the scores are not of all data: then only the three are judged.
-        note: for the verdict.
-        scatter: how much the particles' averages scatter, over those of independent draws.
+        scores: (n, d) ∇log p at the particles.
+        names: the names of the coordinates.
+        rows: standard errors due to the sampling of rows, for scores on part of the data. With them neither cores nor
+            axes are tested.
+        note: the note of the verdict.
+        scatter: the scatter of averages over the particles, relative to that of independent draws.
     """
     x, s = np.asarray(points, np.float64), np.asarray(scores, np.float64)
     if len(x) < 2:
@@ -143,15 +144,15 @@ def judge(
         return not_judged(f"{len(x)} particles are too few")
     with np.errstate(over="ignore", invalid="ignore"):
         sd, centred = _centred(x)
-        # From here on in units of every coordinate's standard deviation.
+        # From here on every coordinate is in units of its standard deviation.
         x, s = centred / np.where(sd > 0, sd, 1), np.nan_to_num(np.clip(s * sd, -_LARGEST, _LARGEST), nan=_LARGEST)
         return _judge(x, s, bool((sd > 0).all()), names, rows, note, scatter)
 
 
 def _share_of_largest(s: np.ndarray, part: int) -> np.ndarray:
-    """(d,) of a coordinate's squared scores, what one in `part` particles holds.
+    """(d,) the share of a coordinate's squared scores that the largest one in `part` particles hold.
 
-    At draws of a Gaussian a twentieth holds 0.28 of them, and a fifth 0.65.
+    At draws of a Gaussian the largest twentieth holds 0.28 of them, and the largest fifth 0.65.
     """
     squares = np.sort(s**2, axis=0)
     largest = squares[-max(1, len(s) // part) :].sum(axis=0)
@@ -159,7 +160,7 @@ def _share_of_largest(s: np.ndarray, part: int) -> np.ndarray:
 
 
 def grows_outward(points: np.ndarray, scores: np.ndarray) -> bool:
-    """Whether the log density certainly grows away from the mean of the points: what −log p in place of log p does."""
+    """Whether the log density significantly increases away from the points' mean, as for −log p in place of log p."""
     return judge(points, scores).outward
 
 
@@ -193,13 +194,13 @@ def _judge(
 
 
 def _centred(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The standard deviation of every coordinate, and the points from their mean."""
+    """The standard deviation of every coordinate, and the points minus their mean."""
     centred = points - points.mean(axis=0)
     return np.sqrt(np.sum(centred**2, axis=0) / max(len(points) - 1, 1)), centred
 
 
 def _axes(x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Axes across the coordinates, the particles along them in units of their spread, and the scores along them."""
+    """Axes across the coordinates, and particles and scores along them in units of the particles' spread."""
     n, d = x.shape
     values, vectors = np.linalg.eigh(x.T @ x / (n - 1))
     root = np.sqrt(np.maximum(values, np.finfo(np.float64).eps * d * values[-1]))
@@ -210,11 +211,11 @@ def _axes(x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 class _Test:
-    """What is certain at `LEVEL` over so many comparisons, from n particles and, unless 0, so many batches of rows.
+    """Tests of significance at `LEVEL` over `compared` comparisons, with n particles and, unless 0, `batches` of rows.
 
     Particles and scores are in units of the coordinates' standard deviations. At draws sd(s_j) ≥ 1 then, by Cauchy and
-    Schwarz on the second identity. So no standard error is taken to be smaller than draws can have, however little the
-    scores of these particles scatter.
+    Schwarz on the second identity. This bounds all standard errors from below, however little the scores of these
+    particles scatter.
     """
 
     def __init__(self, compared: int, n: int, scatter: float, batches: int):
@@ -222,7 +223,7 @@ class _Test:
         self.n, self.scatter, self.batches = n, scatter, batches
 
     def shift(self, x: np.ndarray, s: np.ndarray, rows: np.ndarray) -> Measure:
-        """mean(s_j) against 0."""
+        """Tests mean(s_j) against 0."""
         value = s.mean(axis=0)
         own = np.maximum(s.std(axis=0, ddof=1), 1) / math.sqrt(self.n)
         error = np.hypot(own, rows)
@@ -232,14 +233,14 @@ class _Test:
         return Measure(value, error, far & (value < 0), far & (value > 0), unclear)
 
     def spread(self, x: np.ndarray, s: np.ndarray, rows: np.ndarray, *, extreme: bool = False) -> Measure:
-        """−mean(x_j s_j) against 1.
+        """Tests −mean(x_j s_j) against 1.
 
         Args:
             x: (n, d) the particles.
             s: (n, d) the scores.
-            rows: (d,) standard errors by the choice of rows.
-            extreme: the axes are those in which the spread is extreme: then even draws are not at 1, but within
-                (1 ± r√(d/n))², with r ≥ 1 how much the scores scatter beyond those of a Gaussian.
+            rows: (d,) standard errors due to the sampling of rows.
+            extreme: the axes are those of extreme spread, at which even draws have values within (1 ± r√(d/n))² instead
+                of 1, where r ≥ 1 is the scatter of the scores relative to a Gaussian's.
         """
         d = x.shape[1]
         value, own = self._means(-x * s)
@@ -249,18 +250,19 @@ class _Test:
             beyond = math.sqrt(float(np.sum(deviation**2)) / max(float(np.sum(value**2)), np.finfo(float).tiny))
             edge = max(beyond, 1.0) * math.sqrt(d / self.n)
             edges = (max(1 - edge, 0.0) ** 2, (1 + edge) ** 2)
-        # At draws sd(s) is the inverse of the correlation of x and −s: at most that of its lower limit, by Fisher.
+        # At draws sd(s) is the inverse of the correlation of x and −s, so the inverse of its lower confidence limit (by
+        # Fisher's transformation) bounds sd(s) from above.
         correlation = np.clip(value / np.where(deviation > 0, deviation, 1), -1 + 1e-12, 1 - 1e-12)
         lower = np.tanh(np.arctanh(correlation) - self.deviate / math.sqrt(max(self.n - 3, 1)))
         largest = 1 / np.maximum(lower, 1e-3)
-        # Along a coordinate that others are correlated with, small errors of the covariance are large in the spread.
+        # Small errors of the covariance become large in the spread of a coordinate that is correlated with others.
         plain = self.scatter if extreme else 1.0
         judged = self._against_one(value, own, deviation, largest, 1, SPREADS, rows, edges, plain)
         unclear = (value > UNCLEAR_SPREAD) & self._decided_by_few(s) & ~judged.failed
         return replace(judged, unclear=unclear)
 
     def ratio(self, x: np.ndarray, s: np.ndarray, rows: float) -> Measure:
-        """The average of the spreads against 1; as one number it does not depend on the linear coordinates."""
+        """Tests the average of the spreads against 1; it does not depend on the linear coordinates."""
         value, own = self._means(-np.mean(x * s, axis=1, keepdims=True))
         deviation = np.mean(s.std(axis=0, ddof=1), keepdims=True)
         one = np.ones(1)
@@ -269,9 +271,9 @@ class _Test:
         )  # fmt: skip
 
     def core(self, x: np.ndarray, s: np.ndarray) -> tuple[Measure, Measure]:
-        """Shift and spread by the identities for w and z w, w = exp(−z²/2), in units of those of a Gaussian.
+        """Tests shift and spread by the identities for w and z w, w = exp(−z²/2), scaled to their values at a Gaussian.
 
-        E[(σs − z) w] = 0 and E[(σ s z + 1 − z²) w] = 0 with z = (x − m)/σ, whatever m and σ. At a Gaussian of standard
+        E[(σs − z) w] = 0 and E[(σ s z + 1 − z²) w] = 0 with z = (x − m)/σ, for any m and σ. At a Gaussian of standard
         deviation σ and mean m − δσ the first is −δ/√2; at one of mean m and variance σ²/c the second is (1 − c)/√8.
         """
         lower, middle, upper = np.quantile(x, [0.25, 0.5, 0.75], axis=0)
@@ -280,7 +282,7 @@ class _Test:
         z = (x - middle) / np.where(scale > 0, scale, 1)
         weights, pull = np.exp(-(z**2) / 2), s * scale
         shift, spread = math.sqrt(2) * (pull - z) * weights, 1 - math.sqrt(8) * (pull * z + 1 - z**2) * weights
-        # The least standard deviations are those at a Gaussian.
+        # The lower bounds on the standard deviations are their values at a Gaussian.
         return self._core(shift, 0.0, 1.24, (-MOST_SHIFT, MOST_SHIFT), on), self._core(spread, 1.0, 1.4, SPREADS, on)
 
     def _core(
@@ -292,11 +294,11 @@ class _Test:
         return Measure(value, error, far & (value < band[0]), far & (value > band[1]), np.zeros_like(far))
 
     def _decided_by_few(self, s: np.ndarray) -> np.ndarray:
-        """(d,) bool: whether a fifth of the particles hold most of a coordinate's squared scores."""
+        """(d,) bool: whether a fifth of the particles hold over `UNCLEAR_SHARE` of a coordinate's squared scores."""
         return (_share_of_largest(s, 5) > UNCLEAR_SHARE) & (self.n >= UNCLEAR_PARTICLES)
 
     def below_zero(self, ratio: Measure) -> bool:
-        """Whether a Stein ratio is certainly negative, and not as nearly 0 as that of particles at modes."""
+        """Whether a Stein ratio is significantly negative, and below −`OUTWARD`; at modes it is near 0."""
         value, error = float(ratio.value[0]), float(ratio.error[0])
         return value < -OUTWARD and value < -float(self._quantile(ratio.error, np.zeros(1))[0]) * error
 
@@ -308,7 +310,7 @@ class _Test:
         self, value: np.ndarray, own: np.ndarray, deviation: np.ndarray, largest: np.ndarray, coordinates: int,
         band: tuple[float, float], rows: np.ndarray, edges: tuple[float, float], plain: float,
     ) -> Measure:  # fmt: skip
-        """Averages of nearly squared numbers over so many coordinates against 1.
+        """Tests averages over `coordinates` coordinates of values distributed nearly as squares against 1.
 
         At draws of a Gaussian the relative error is e = √(2/n) a coordinate, and √((1 + r²)/n) where sd(s_j) is r. The
         cube root of a mean of squares is close to Gaussian, with mean 1 − e²/9 and standard deviation e/3 (Wilson and
@@ -318,12 +320,12 @@ class _Test:
         least = np.hypot(math.sqrt(2 / (self.n * coordinates)), rows)
         quantile = self.scatter * self._quantile(own, rows)
         low_edge, high_edge = edges
-        # Too small: what bounds it from above, sd(s), is itself too small for draws; or the mean is, plainly.
+        # Too small: either its upper bound sd(s) is too small for draws, or the mean is in units of its error.
         bound = np.maximum(deviation, value)
         certain = self._root(bound / max(low_edge, 1e-12), least) < -quantile
         certain |= (value - low_edge) / np.maximum(error, least) < -quantile * plain / self.scatter
         low = (value < band[0] * low_edge) & certain & (low_edge > 0)
-        # Too large: against the largest errors that draws with such a correlation of x and s may have.
+        # Too large: relative to the largest errors that draws with this correlation of x and s may have.
         null = np.hypot(np.sqrt((1 + largest**2) / (self.n * coordinates)), rows)
         relative = np.maximum(null, error / np.maximum(1, value))
         certain = (self._root(value / high_edge, relative) > quantile) & ((value - high_edge) / relative > quantile)
@@ -335,9 +337,9 @@ class _Test:
         return (np.cbrt(value) - 1 + relative**2 / 9) * 3 / relative
 
     def _quantile(self, own: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Of Student's t, by Wallace's approximation (1959): accurate far out, which is where many comparisons look."""
+        """The quantile of Student's t by Wallace's approximation (1959), accurate in the tails that many tests need."""
         freedom = np.full(np.shape(own), self.n - 1.0)
-        if self.batches > 1:  # Satterthwaite's number for a sum of two variances
+        if self.batches > 1:  # Satterthwaite's degrees of freedom for a sum of two variances
             whole = own**2 + rows**2
             parts = (own**2 / whole) ** 2 / (self.n - 1) + (rows**2 / whole) ** 2 / (self.batches - 1)
             freedom = np.maximum(1 / parts, 1)
