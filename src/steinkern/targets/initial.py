@@ -85,7 +85,7 @@ def around_mode(
     Args:
         key: PRNG key.
         target: as for `fit`.
-        start: one particle's pytree, in the parameters' own coordinates.
+        start: one particle's pytree, in constrained coordinates.
         num_particles: the number of draws.
         data: as for `fit`; all examples are used.
         scale: widens (above 1) or narrows the draws.

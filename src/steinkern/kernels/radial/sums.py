@@ -1,4 +1,4 @@
-"""What every backend computes: sums over the sources, which add up over any parts of them.
+"""The sums over sources that every backend computes. Sums over parts of the sources add up to the whole.
 
 The velocity φ(x) = Σ_j w_j [k(r²) s_j − 2k'(r²) (x − y_j)], Eq. (5), is `drive − mass × x` with
 
@@ -27,7 +27,7 @@ class Sums(NamedTuple):
 
 
 def velocity_sums(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored) -> Sums:
-    """The sums through the whole matrix of distances: m n numbers. Points are centred, as `distance` says why."""
+    """The sums through the whole matrix of m n distances. Points must be centred; `distance` gives the reason."""
     weights = source.weights[:, None]
     r2 = centred_squared_distances(at, source.points)
     slope = kernel.constant_slope(r2.dtype)
@@ -40,7 +40,7 @@ def velocity_sums(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source:
 
 
 def divergence_sum(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
-    """∇·φ(x) = Σ_j w_j [2k'(r²) (x − y_j)·s_j − 2d k'(r²) − 4r² k''(r²)], a sum over the sources as it stands."""
+    """∇·φ(x) = Σ_j w_j [2k'(r²) (x − y_j)·s_j − 2d k'(r²) − 4r² k''(r²)], itself a sum over the sources."""
     r2 = centred_squared_distances(at, source.points)
     _, derivative = kernel.profile(r2)
     along = dot(at, source.scores.T) - jnp.sum(source.points * source.scores, axis=1)[None, :]
@@ -49,5 +49,5 @@ def divergence_sum(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source
 
 
 def dot(a: Array, b: Array) -> Array:
-    """The matrix product, never in fewer digits than its dtype has."""
+    """The matrix product in the full precision of its dtype."""
     return jnp.matmul(a, b, precision="highest")
