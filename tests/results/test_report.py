@@ -15,8 +15,10 @@ import pytest
 import steinkern as sk
 from steinkern.core.checkpoint import newest
 from steinkern.core.checkpoint_file import write
+from steinkern.core.description import described
 from steinkern.results import html as markup
 from steinkern.results.report import charts, read_run, tables, write_report
+from steinkern.results.report.facts import facts
 from steinkern.results.report.flow import MISSING, flow
 from steinkern.results.report.record import Frames
 from tests.pages import record
@@ -73,6 +75,19 @@ def test_the_page_says_what_was_run_and_how_it_ended(html, result):
         assert fact in words, fact
     assert result.message[1:] in words
     assert "<strong>finished</strong>" in html
+
+
+@pytest.mark.parametrize(
+    ("sampler", "method"),
+    [
+        (sk.svgd(), "SVGD"),
+        (sk.matrix_svgd("average", sk.Hessian()), "Matrix-SVGD (average)"),
+        (sk.matrix_svgd("mixture", sk.Hessian()), "Matrix-SVGD (mixture)"),
+        (sk.svn(sk.Hessian()), "SVN"),
+    ],
+)
+def test_the_page_names_the_method(sampler, method):
+    assert dict(facts(record({"x": np.zeros(2)}, settings={"sampler": described(sampler)})))["Method"] == method
 
 
 def test_the_table_has_the_numbers_of_the_summary(html, result):

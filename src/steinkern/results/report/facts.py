@@ -11,7 +11,12 @@ from typing import Any
 from ...core.checkpoint_file import MOST_AXES
 from .record import Record
 
-_RULES = {"Averaged": "Matrix-SVGD (average)", "MixtureAt": "Matrix-SVGD (mixture)", "Plain": "SVGD"}
+_RULES = {
+    "AverageMetric": "Matrix-SVGD (average)",
+    "AnchorMixture": "Matrix-SVGD (mixture)",
+    "Averaged": "Matrix-SVGD (average)",  # the names in checkpoints of earlier versions
+    "MixtureAt": "Matrix-SVGD (mixture)",
+}
 _STEP_RULES = {"rss": "Adagrad", "rms": "RMSProp", "adam": "Adam", "amsgrad": "AMSGrad", "adan": "Adan"}
 _LONGEST = 12  # the most names in a list
 _OPTIONS = {
