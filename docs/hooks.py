@@ -1,7 +1,8 @@
-"""Lets the site hold files of the repository that lie beside `docs`: results, the changelog, how to contribute.
+"""Hooks of the documentation site.
 
-Pages link to them as they lie in the repository (`../results/toy/table.md`), so that the links work where the source is
-read as well; here they become links within the site.
+The site holds files of the repository outside of `docs`: results, the changelog, how to contribute. Pages link to them
+by their paths in the repository (`../results/toy/table.md`), so that the links work in the source too; here they become
+links within the site. Numbers in tables stay on one line.
 """
 
 import os
@@ -24,11 +25,13 @@ BESIDE = [
     "benchmarks/results/*.json",
 ]
 _WORKER, _FETCHED = "javascripts/worker.js", "https://unpkg.com/iframe-worker/shim"
+_NUMBER_CELL = re.compile(r"<td>((?:<strong>)?[-+−]?\d[^<]{0,17}(?:</strong>)?)</td>")
+_TEST_NAME = re.compile(r"<code>test_\w+…?</code>")
 _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what lies beside `docs`."""
+    """Add the files outside of `docs`."""
     for pattern in BESIDE:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
@@ -36,18 +39,32 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Take the site's own stand-in for a worker where the theme would fetch one from the network."""
+    """Replace the worker script that the theme would fetch from the network by that of the site."""
     own = os.path.relpath(_WORKER, Path(page.file.dest_uri).parent)
     return output.replace(_FETCHED, Path(own).as_posix())
 
 
 def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
-    """The same for the page that a server shows where there is none."""
+    """The same for the page of a missing address."""
     return output_content.replace(_FETCHED, f"/{_WORKER}")
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Keep numbers on one line, and allow line breaks within long names of tests."""
+    html = re.sub(r"(\d) ± (\d)", "\\1\u00a0±\u00a0\\2", html)
+    html = _NUMBER_CELL.sub(r'<td class="number">\1</td>', html)
+    return _TEST_NAME.sub(lambda match: match[0].replace("_", "_<wbr>"), html)
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links between places in the repository into links between places in the site."""
+    """Turn links between files of the repository into links within the site.
+
+    Pages of results have wide tables and no table of contents beside them; summaries of results get a title.
+    """
+    if page.file.src_uri.startswith("results/"):
+        page.meta["hide"] = ["toc"]
+    if page.file.src_uri.endswith("/table.md"):
+        markdown = f"# Summary of the study: {Path(page.file.src_uri).parent.name}\n\n{markdown}"
     source, docs = Path(str(page.file.abs_src_path)), Path(config.docs_dir)
 
     def moved(match: re.Match[str]) -> str:

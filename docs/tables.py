@@ -1,9 +1,13 @@
-"""Puts the tables of `results/*/table.md` into `docs/results/*.md` (`make results-pages`)."""
+"""Puts the tables of `results/*/table.md` into `docs/results/*.md` (`make results-pages`).
+
+Rows without a result are left out.
+"""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+_NO_RESULT = re.compile(r"^\|[^|]*\|(?: not run: data absent \|)+\n", flags=re.M)
 _TABLES = re.compile(r"(<!-- tables -->\n).*?(<!-- end of tables -->)", flags=re.S)
 
 
@@ -15,7 +19,7 @@ def pages() -> list[Path]:
 def filled(page: Path) -> str:
     """The text of a page with the tables of its study between the two marks."""
     made = (ROOT / "results" / page.stem / "table.md").read_text()
-    tables = re.findall(r"(?:^\|.*\n)+", made, flags=re.M)
+    tables = re.findall(r"(?:^\|.*\n)+", _NO_RESULT.sub("", made), flags=re.M)
     return _TABLES.sub(lambda match: match[1] + "\n" + "\n".join(tables) + "\n" + match[2], page.read_text())
 
 
