@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 CHECKED := --jaxtyping-packages=steinkern,beartype.beartype
 
 .PHONY: help setup demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
-.PHONY: results-pages bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
+.PHONY: results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
 	@echo "make bench-posteriors  everyday posteriors, nothing tuned: sample beside SVGD, Laplace, Pathfinder and NUTS"
 	@echo "make results-pages  put the tables of results/ into docs/results"
+	@echo "make docs-pictures  run the code on the pages of the docs and put the pictures it makes into docs/images"
 	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
 	@echo "make wheel      build the wheel, install it in a clean environment, and time its import"
 	@echo "make format     format the code"
@@ -122,6 +123,9 @@ wheel: setup
 
 results-pages: setup
 	$(BIN)/python docs/tables.py
+
+docs-pictures: setup
+	MPLBACKEND=agg $(BIN)/python docs/pictures.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # the theme's own switch for its announcement

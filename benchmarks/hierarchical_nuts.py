@@ -28,7 +28,8 @@ def main() -> None:
     chain = MCMC(NUTS(names["schools"]), num_warmup=500, num_samples=1000, progress_bar=False)
     chain.run(jax.random.key(0), names["errors"], names["effects"])
     exact = {name: np.asarray(chain.get_samples()[name]) for name in SITES}
-    plain = sk.fit(jax.random.key(0), names["target"], sk.svgd(), names["start"], num_steps=500)
+    start = names["target"].prior(jax.random.key(1), 100)
+    plain = sk.fit(jax.random.key(0), names["target"], sk.svgd(), start, num_steps=500)
     sites = names["target"].sites(plain.particles)
     print(f"{'site':<10} {'NUTS':>14} {'svgd() sd, relative':>20}")
     for name in SITES:

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from docs import tables
+from docs import pictures, tables
 
 import steinkern as sk
 from steinkern.experiments.results import read_results
@@ -90,6 +90,33 @@ def test_links_in_the_docs_lead_somewhere(page: Path):
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)  # code has brackets of its own
     for link in re.findall(r"\]\(([^)#]+)\)", prose):
         assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)\n\n(.*)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_picture_has_alternative_text_and_a_sentence_and_is_small(page: Path):
+    text = page.read_text()
+    shown = IMAGE.findall(text)
+    assert len(shown) == text.count("![")
+    for alternative, link, sentence in shown:
+        assert len(alternative) > 20, link
+        assert page.name == "README.md" or sentence.startswith("*"), f"{page.name} says nothing below {link}"
+        assert (page.parent / link).stat().st_size < 300_000, link
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "tutorials").glob("*.md")), ids=lambda page: page.stem)
+def test_every_tutorial_shows_a_picture_that_its_code_makes(page: Path):
+    assert pictures.saved_pictures(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_picture_that_the_code_of_a_page_makes_is_shown_on_the_page(page: Path):
+    shown = [Path(link).name for _, link, _ in IMAGE.findall(page.read_text())]
+    for name in pictures.saved_pictures(page):
+        assert name in shown, f"{page.name} does not show {name}"
+        assert (pictures.IMAGES / name).exists(), "run `make docs-pictures`"
 
 
 def test_the_readme_is_short():

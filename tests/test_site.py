@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import jax
 import jaxtyping
 import pytest
+from docs import pictures
 
 import steinkern as sk
 from steinkern.experiments.results import read_results
@@ -20,20 +19,7 @@ from tests import browser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-BLOCK = re.compile(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", flags=re.M | re.S)
 NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
-
-
-def run_page(page: Path) -> list[tuple[str, str]]:
-    """What the Python blocks of a page print, one after another, beside what the page says they print."""
-    names: dict = {"__name__": "__main__"}
-    outputs = []
-    for code, said in BLOCK.findall(page.read_text()):
-        printed = StringIO()
-        with redirect_stdout(printed):
-            exec(compile(code, page.name, "exec"), names)
-        outputs.append((printed.getvalue(), said))
-    return outputs
 
 
 def assert_said(printed: str, said: str) -> None:
@@ -56,7 +42,7 @@ def as_users_run_it():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if pictures.blocks(page)], ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc", "ignore:::arviz")
 def test_examples_run_as_printed_and_print_what_is_said(page: Path, as_users_run_it, tmp_path, monkeypatch):
     double = "import pymc" in page.read_text()  # PyTensor switches JAX to double precision
@@ -64,9 +50,11 @@ def test_examples_run_as_printed_and_print_what_is_said(page: Path, as_users_run
         pytest.importorskip("pymc")
     monkeypatch.chdir(tmp_path)
     with jax.enable_x64(double), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        outputs = run_page(page)
+        outputs = pictures.run_page(page)
     for printed, said in outputs:
         assert_said(printed, said)
+    for name in pictures.saved_pictures(page):
+        assert (tmp_path / name).stat().st_size > 1000, name
 
 
 @pytest.fixture(scope="module")
