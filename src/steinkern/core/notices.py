@@ -53,7 +53,7 @@ class Notice(str):
     """
 
     code: str
-    """The finding in one or two hyphenated words; `docs/reliability.md` lists the codes."""
+    """The finding in one or two hyphenated words; `docs/troubleshooting.md` and `docs/default.md` list the codes."""
     fragments: tuple[Fragment, ...]
 
     def __new__(cls, code: str, *fragments: Fragment) -> "Notice":
