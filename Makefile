@@ -1,7 +1,7 @@
 # Everything here works from a fresh clone with any Python >= 3.11 that has venv; nothing else is assumed.
 PYTHON ?= python3
 VENV ?= .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 LOWEST ?= .venv-lowest
 BENCH ?= .venv-bench
 SOURCES := src tests benchmarks docs
@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 CHECKED := --jaxtyping-packages=steinkern,beartype.beartype
 
 .PHONY: help setup demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
-.PHONY: results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
+.PHONY: distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -30,6 +30,8 @@ help:
 	@echo "make results-pages  put the tables of results/ into docs/results"
 	@echo "make docs-pictures  run the code on the pages of the docs and put the pictures it makes into docs/images"
 	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
+	@echo "make bench-versions BEFORE=COMMIT  steps and first calls of two versions, in turn"
+	@echo "make distributions  build the source distribution and the wheel into dist/"
 	@echo "make wheel      build the wheel, install it in a clean environment, and time its import"
 	@echo "make format     format the code"
 
@@ -117,6 +119,15 @@ bench-gpu: setup
 
 bench-posteriors: setup
 	$(BIN)/python -m benchmarks.posteriors.run --workers $$(nproc)
+
+bench-versions: setup
+	git worktree add --force --detach out/before $(BEFORE)
+	$(BIN)/python -m benchmarks.versions --before out/before/src --json out/versions.json; \
+	  status=$$?; git worktree remove --force out/before; exit $$status
+
+distributions: setup
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build --outdir dist
 
 wheel: setup
 	$(BIN)/python benchmarks/wheel.py
