@@ -268,3 +268,21 @@ def test_rows_of_results_in_how_to_choose_are_those_of_the_results():
     for method in ("Vanilla SVGD", "SVN", "Matrix-SVGD (average)", "Matrix-SVGD (mixture)"):
         cells = next(line for line in table.splitlines() if line.startswith(f"| {method} |")).split(" | ")
         assert f"| {method} | {cells[1]} | {cells[3]} | {cells[5]} |" in page
+
+
+def test_the_numbers_of_the_comparison_are_those_of_the_benchmarks():
+    page = (ROOT / "docs" / "compare.md").read_text()
+    _, _, rows = read_results(ROOT / "benchmarks" / "results" / "cpu.json")
+    times = {(row.case, row.method): row.mean for row in rows if row.metric == "milliseconds"}
+    for name, method in {"steinkern": "vanilla", "BlackJAX": "blackjax", "NumPyro": "numpyro", "PyMC": "pymc"}.items():
+        cells = re.search(rf"^\| {name} \| (.* m?s) \|$", page, flags=re.M)[1].split(" | ")
+        for case, cell in zip(("n=50,d=2", "n=100,d=50", "n=1000,d=50", "n=5000,d=50"), cells, strict=True):
+            number, unit = cell.split()
+            assert float(number) * (1e3 if unit == "s" else 1) == pytest.approx(times[case, method], rel=5e-3)
+    table = (ROOT / "benchmarks" / "results" / "posteriors.md").read_text()
+    for name, method in {"`sk.sample`": "ours", "NUTS": "nuts", "SVGD": "svgd", "Laplace": "laplace"}.items():
+        _, _, _, good, excellent, silent, evaluations, sequential, _ = (
+            re.search(rf"^\| (all) \| ({method}) \| (.*) \|$", table, flags=re.M)[0].strip("| ").split(" | ")
+        )
+        wanted = f"| {good} | {excellent} | {silent} | {evaluations} | {sequential} |"
+        assert re.search(rf"^\| {name}.*{re.escape(wanted)}$", page, flags=re.M), name
