@@ -103,6 +103,15 @@ def test_the_same_function_gives_the_same_copy_until_its_arrays_change_or_it_is_
     assert set(_kept._entries) <= before
 
 
+@pytest.mark.parametrize("name", ["callable object", "object with slots", "method", "class variables", "property"])
+def test_objects_and_their_methods_give_the_same_copy_again(name):
+    function, *_ = cases()[name]
+    one, other = on_copied_arrays(function), on_copied_arrays(function)
+    assert one is not function
+    assert one == other
+    assert hash(one) == hash(other)
+
+
 def test_a_number_beside_an_array_is_the_one_of_now():
     held = types.SimpleNamespace(data=np.ones(3), scale=1.0)
 

@@ -402,7 +402,7 @@ def _lasts(thing: Any) -> bool:
     """Whether an object has an identity of its own that can be watched, unlike containers."""
     if isinstance(thing, types.MethodType | dict | list | tuple):
         return False
-    return type(thing).__weakrefoffset__ > 0
+    return type(thing).__weakrefoffset__ != 0  # negative from Python 3.12 on
 
 
 def _signature(leading: dict[int, _Node]) -> tuple[Any, ...]:
