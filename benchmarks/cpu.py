@@ -31,7 +31,7 @@ from contenders import Prepare, Problem
 from timing import Budget, Timing, clock, measured
 
 from steinkern.core.files import environment
-from steinkern.experiments.results import Row, aligned, write_results
+from steinkern.experiments.tables import Row, aligned, write_results
 
 YARDSTICK = "plain-fixed"
 OURS: dict[str, Callable[[Problem], Prepare]] = {

@@ -28,7 +28,7 @@ import optax
 
 import steinkern as sk
 from steinkern.core.files import environment
-from steinkern.experiments.results import Row, write_results
+from steinkern.experiments.tables import Row, write_results
 
 DATA = np.linspace(-1.0, 1.0, 40)
 LONG, SHORT = 2000, 40

@@ -31,10 +31,11 @@ import traced
 
 import steinkern as sk
 from steinkern.core.files import environment
-from steinkern.experiments import covtype_study, uci_study
+from steinkern.experiments.covtype import runs as covtype_runs
 from steinkern.experiments.data.datasets import data_directory, load_covtype, load_regression, path_of
-from steinkern.experiments.results import Row, aligned, write_results
-from steinkern.experiments.toy_targets import TARGETS
+from steinkern.experiments.tables import Row, aligned, write_results
+from steinkern.experiments.toy.targets import TARGETS
+from steinkern.experiments.uci import runs as uci_runs
 from steinkern.targets.models import NetworkPrior, RegressionNetwork, logistic_posterior, network_posterior
 
 PROGRAM = "advance"
@@ -71,7 +72,7 @@ def toy(directory: Path) -> Fit:
 
 def covtype(directory: Path) -> Fit:
     if path_of("covtype", directory).exists():
-        task = covtype_study.prepare(load_covtype(directory), 2, (0,))
+        task = covtype_runs.prepare(load_covtype(directory), 2, (0,), (2000,))
         features, labels = task.features[task.train_rows[0]], task.labels[task.train_rows[0]]
         note = "Covertype, 70 percent of its rows"
     else:
@@ -80,28 +81,28 @@ def covtype(directory: Path) -> Fit:
         labels = rng.integers(0, 2, 406_708).astype(np.float32)
         note = "random numbers of Covertype's shape: its data were not there"
     number = len(labels)
-    setting = covtype_study.Setting(rule="plain", step_size=1.0, damping=0.001)
-    sampler = covtype_study.build("mixture", setting, number)
+    setting = {"rule": "plain", "step_size": 1.0, "damping": 0.001}
+    sampler = covtype_runs.sampler("mixture", setting, number)
     start = jr.normal(jr.key(0), (20, features.shape[1]))
     return Fit("covtype", logistic_posterior(number), sampler, start, (features, labels), 2000, 256, note)
 
 
 def concrete(directory: Path) -> Fit:
     if path_of("concrete", directory).exists():
-        task = uci_study.prepare(load_regression("concrete", directory), 1)
+        task = uci_runs.prepare(load_regression("concrete", directory), 1)
         features, targets = (array[task.train_rows[0]] for array in (task.features, task.targets))
         note = "Concrete, its first split"
     else:
         rng = np.random.default_rng(0)
         features, targets = rng.normal(size=(927, 8)).astype(np.float32), rng.normal(size=927).astype(np.float32)
         note = "random numbers of Concrete's shape: its data were not there"
-    setting = uci_study.Setting(step_size=0.1, epochs=400, damping=0.01, noise_rate=20.0)
-    sampler = uci_study.build("mixture", setting, len(targets), 4500)
-    sizes = (features.shape[1], *uci_study.HIDDEN, 1)
+    setting = {"step_size": 0.1, "epochs": 400, "damping": 0.01, "noise_rate": 20.0}
+    sampler = uci_runs.sampler("mixture", setting, len(targets), 4500)
+    sizes = (features.shape[1], *uci_runs.HIDDEN, 1)
     networks = jax.vmap(
-        lambda key: RegressionNetwork.draw(key, sizes=sizes, spread=uci_study.NOISE_SPREAD, dtype=jnp.float32)
+        lambda key: RegressionNetwork.draw(key, sizes=sizes, spread=uci_runs.NOISE_SPREAD, dtype=jnp.float32)
     )(jr.split(jr.key(0), 10))
-    target = network_posterior(len(targets), NetworkPrior(rate=setting.noise_rate))
+    target = network_posterior(len(targets), NetworkPrior(rate=setting["noise_rate"]))
     return Fit("concrete", target, sampler, networks, (features, targets), 4500, 100, note)
 
 

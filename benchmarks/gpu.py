@@ -23,7 +23,7 @@ import steinkern as sk
 from steinkern.core.files import environment, write_text
 from steinkern.core.metric import DenseMetric
 from steinkern.core.particles import Scored
-from steinkern.experiments.results import Row, write_results
+from steinkern.experiments.tables import Row, write_results
 from steinkern.kernels.radial import gpu, gpu_tiles, radial_velocity
 
 BEGIN = time.perf_counter()

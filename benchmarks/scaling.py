@@ -25,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import steinkern as sk
 from steinkern.core.files import environment
 from steinkern.core.particles import Scored
-from steinkern.experiments.results import Row, aligned, write_results
+from steinkern.experiments.tables import Row, aligned, write_results
 from steinkern.kernels.radial import radial_velocity
 
 DEVICES = (1, 2, 4, 8)

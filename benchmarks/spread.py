@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 import steinkern as sk
 from steinkern.core.files import environment
-from steinkern.experiments.results import Row, write_results
+from steinkern.experiments.tables import Row, write_results
 
 KERNELS = {"RBF": sk.RBF(), "IMQ": sk.IMQ()}
 

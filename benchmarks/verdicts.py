@@ -24,8 +24,8 @@ import optax
 import steinkern as sk
 from steinkern.cli.sampling import sampler_for
 from steinkern.core.files import environment
-from steinkern.experiments.results import Row, write_results
-from steinkern.experiments.toy_targets import TARGETS
+from steinkern.experiments.tables import Row, write_results
+from steinkern.experiments.toy.targets import TARGETS
 
 Case = Callable[[int], sk.Result]
 

@@ -122,7 +122,7 @@ def first_times(sources: dict[str, Path], repeats: int) -> dict[str, dict[str, l
 
 
 def rows(kind: str, times: dict[str, dict[str, list[float]]]) -> list[Any]:
-    from steinkern.experiments.results import Row
+    from steinkern.experiments.tables import Row
 
     made = []
     for case, by_version in times.items():
@@ -161,7 +161,7 @@ def main() -> None:
     made = rows("steps", step_times(sources, options.rounds)) + rows("first", first_times(sources, options.repeats))
     if options.json:
         from steinkern.core.files import environment
-        from steinkern.experiments.results import write_results
+        from steinkern.experiments.tables import write_results
 
         write_results(
             options.json,

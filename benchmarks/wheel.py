@@ -10,7 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from steinkern.experiments.results import Row, environment, write_results
+from steinkern.core.files import environment
+from steinkern.experiments.tables import Row, write_results
 
 ROOT = Path(__file__).parent.parent
 IMPORT = """

@@ -9,7 +9,7 @@ import pytest
 from docs import pictures, tables
 
 import steinkern as sk
-from steinkern.experiments.results import read_results
+from steinkern.experiments.tables import read_results
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]

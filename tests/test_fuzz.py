@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import steinkern as sk
-from steinkern import cli
 from steinkern.core.checkpoint_file import CheckpointContents, DamagedCheckpoint, read, write
 from steinkern.experiments.data.datasets import path_of, read_arrays
 from tests.commands import check_words, run
@@ -374,9 +373,8 @@ def nothing_runs(monkeypatch, place):
     def refuse(*arguments, **options):
         raise ValueError("`--quick` runs nothing here.")
 
-    for module in (cli.toy, cli.covtype, cli.uci, cli.sentences):
-        monkeypatch.setattr(module, "reproduce", refuse)
-        monkeypatch.setattr(module, "search", refuse)
+    monkeypatch.setattr("steinkern.experiments.driver.reproduce", refuse)
+    monkeypatch.setattr("steinkern.experiments.driver.search", refuse)
     monkeypatch.setattr("steinkern.cli.datasets.fetch_sources", refuse)
     monkeypatch.setattr("steinkern.cli.sampling._run", refuse)
     monkeypatch.setattr("steinkern.cli.sampling._run_automatically", refuse)

@@ -13,7 +13,7 @@ from benchmarks.posteriors.run import Bench, Judgement, rows_of
 from benchmarks.posteriors.target import Target
 from benchmarks.posteriors.targets import KINDS, TARGETS
 
-from steinkern.experiments.results import read_results
+from steinkern.experiments.tables import read_results
 
 REFERENCES = references.read_references()
 

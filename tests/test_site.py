@@ -14,7 +14,7 @@ import pytest
 from docs import pictures
 
 import steinkern as sk
-from steinkern.experiments.results import read_results
+from steinkern.experiments.tables import read_results
 from tests import browser
 
 ROOT = Path(__file__).parent.parent

@@ -26,7 +26,7 @@ import jax.random as jr
 import numpy as np
 
 from steinkern.experiments.journal import Journal
-from steinkern.experiments.results import rounded
+from steinkern.experiments.tables import rounded
 
 from . import shapes
 from .mode import find_mode

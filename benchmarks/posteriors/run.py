@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from steinkern.core.files import environment, write_text
-from steinkern.experiments.results import Row, aligned, read_results, write_results
+from steinkern.experiments.tables import Row, aligned, read_results, write_results
 
 from .methods import NAMES, Outcome, run_method
 from .references import fingerprint, read_references

@@ -27,7 +27,7 @@ import numpy as np
 
 import steinkern as sk
 from steinkern.core.files import environment
-from steinkern.experiments.results import Row, write_results
+from steinkern.experiments.tables import Row, write_results
 
 from .references import read_references
 from .run import GOOD, Judgement

@@ -363,7 +363,7 @@ def test_ctrl_c_anywhere_ends_with_130(monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("steinkern.cli.datasets.check_sources", pressed)
-    monkeypatch.setattr(cli.toy, "reproduce", pressed)
+    monkeypatch.setattr("steinkern.experiments.driver.reproduce", pressed)
     for words in (["data", "check", "--data", str(tmp_path)], ["reproduce", "toy", "--quick"]):
         code, _, errors = run(monkeypatch, words)
         assert code == 130

@@ -1,7 +1,6 @@
 """The logistic regression study: its scores, its partitions, its step rules, and whole runs on miniature data."""
 
 import json
-import sys
 from pathlib import Path
 
 import jax
@@ -9,30 +8,27 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import steinkern as sk
-from steinkern import cli
-from steinkern.experiments import covtype, covtype_study
-from steinkern.experiments.covtype import Curves, verdicts
-from steinkern.experiments.covtype_study import (
-    METHODS,
-    TUNING_PARTITIONS,
-    Setting,
-    build,
-    checked,
-    choose,
-    content,
-    evaluate,
-    grid,
-    prepare,
-    run_trials,
-)
+from steinkern.experiments import driver
+from steinkern.experiments.covtype import runs
+from steinkern.experiments.covtype import study as covtype
+from steinkern.experiments.covtype.runs import prepare, run_trials, sampler
+from steinkern.experiments.covtype.study import iterations_to
 from steinkern.experiments.data.datasets import Classification, path_of
 from steinkern.experiments.data.sources import write_arrays
 from steinkern.targets.models import logistic_posterior
+from tests.experiments.outcomes import outcome
 
-RESULTS = Path(__file__).parents[2] / "results" / "covtype"
+STUDY = covtype.Covtype()
+
+
+def setting(rule: str, step_size: object, **more: object) -> dict[str, object]:
+    return {"rule": rule, "step_size": step_size, **more}
+
+
+def ready(rows: int = 200, partitions=range(3), checkpoints=(3,)) -> runs.Task:
+    return prepare(miniature(rows), 2, partitions, checkpoints)
 
 
 def miniature(rows: int = 200) -> Classification:
@@ -52,7 +48,7 @@ def directory_with(path: Path) -> Path:
 def test_scores_are_those_of_the_averaged_probability(key):
     logits = 3 * jr.normal(key, (50, 4))
     labels = (np.arange(50) % 2).astype(float)
-    scores = covtype_study.predictive_scores(logits, jnp.asarray(labels))
+    scores = runs.predictive_scores(logits, jnp.asarray(labels))
     probability = (1 / (1 + np.exp(-np.asarray(logits)))).mean(axis=1)
     np.testing.assert_allclose(scores.accuracy, np.mean((probability > 0.5) == (labels > 0.5)))
     likelihood = np.log(np.where(labels > 0.5, probability, 1 - probability)).mean()
@@ -60,12 +56,12 @@ def test_scores_are_those_of_the_averaged_probability(key):
 
 
 def test_scores_of_certain_particles_stay_finite():
-    scores = covtype_study.predictive_scores(jnp.full((2, 3), 2000.0), jnp.array([1.0, 0.0]))
+    scores = runs.predictive_scores(jnp.full((2, 3), 2000.0), jnp.array([1.0, 0.0]))
     np.testing.assert_allclose(scores.log_likelihood, -1000.0)
 
 
 def test_features_lie_between_zero_and_one_with_a_column_of_ones():
-    task = prepare(miniature(), 2, range(3))
+    task = ready()
     assert task.features.shape == (200, 55)
     assert task.features.min() == 0
     assert task.features.max() == 1
@@ -74,74 +70,65 @@ def test_features_lie_between_zero_and_one_with_a_column_of_ones():
 
 
 def test_every_trial_partitions_the_rows_seventy_ten_twenty():
-    task = prepare(miniature(), 2, range(3))
+    task = ready()
     for rows in zip(task.train_rows, task.validation_rows, task.test_rows, strict=True):
         assert [len(part) for part in rows] == [140, 20, 40]
         assert sorted(np.concatenate(rows)) == list(range(200))
     assert not np.array_equal(task.train_rows[0], task.train_rows[1])
-    np.testing.assert_array_equal(prepare(miniature(), 2, range(1)).train_rows[0], task.train_rows[0])
+    np.testing.assert_array_equal(ready(partitions=range(1)).train_rows[0], task.train_rows[0])
 
 
 @pytest.mark.parametrize(
-    ("method", "setting", "factor"),
+    ("method", "own", "factor"),
     [
-        pytest.param("vanilla", Setting("plain", 0.5), lambda t: 0.5 / 100, marks=pytest.mark.thorough),
-        ("vanilla", Setting("decay", 0.5, horizon=30.0), lambda t: 0.5 / 100 / (1 + t / 30)),
+        pytest.param("vanilla", setting("plain", 0.5), lambda t: 0.5 / 100, marks=pytest.mark.thorough),
+        ("vanilla", setting("decay", 0.5, horizon=30.0), lambda t: 0.5 / 100 / (1 + t / 30)),
         pytest.param(
-            "vanilla", Setting("decay", 0.5, horizon=1.0), lambda t: 0.5 / 100 / (1 + t), marks=pytest.mark.thorough
+            "vanilla", setting("decay", 0.5, horizon=1.0), lambda t: 0.5 / 100 / (1 + t), marks=pytest.mark.thorough
         ),
-        ("average", Setting("plain", 0.5, damping=1e-3), lambda t: 0.5),
+        ("average", setting("plain", 0.5, damping=1e-3), lambda t: 0.5),
     ],
 )
-def test_plain_steps_multiply_the_velocity_as_stated(method, setting, factor, key):
+def test_plain_steps_multiply_the_velocity_as_stated(method, own, factor, key):
     point_key, x_key, y_key = jr.split(key, 3)
     points = jr.normal(point_key, (5, 3))
     batch = jr.normal(x_key, (8, 3)), (jr.uniform(y_key, (8,)) < 0.5).astype(float)
     target = logistic_posterior(100).bind(points[0])
-    sampler = build(method, setting, 100)
-    state = sampler.init(target, points, batch)
+    moves = sampler(method, own, 100)
+    state = moves.init(target, points, batch)
     for t in range(3):
         before = state
-        state, _ = sampler.step(key, before, target, batch)
-        _, kernel = sampler.rule.update(before.rule, target, before.points, batch)
+        state, _ = moves.step(key, before, target, batch)
+        _, kernel = moves.rule.update(before.rule, target, before.points, batch)
         velocity = kernel.velocity(before.points, sk.Scored.uniform(before.points, target.scores(before.points, batch)))
         np.testing.assert_allclose(state.points - before.points, factor(t) * velocity, rtol=1e-5, atol=1e-8)  # float32
 
 
-@pytest.mark.parametrize("method", ["sgld", "psgld"])
-def test_langevin_chains_have_no_adagrad(method):
-    assert "adagrad" not in covtype_study.rules_of(method)
-    with pytest.raises(ValueError, match="`rule` must be 'plain' or 'decay'"):
-        build(method, Setting("adagrad", 0.1), 100)
-
-
 @pytest.mark.parametrize("method", ["average", "mixture"])
 def test_damping_reaches_the_metric(method):
-    assert build(method, Setting("plain", 0.5, damping=0.01), 100).rule.settings.damping == 0.01
+    assert sampler(method, setting("plain", 0.5, damping=0.01), 100).rule.settings.damping == 0.01
 
 
 @pytest.mark.parametrize(
-    ("method", "setting", "message"),
+    ("method", "own", "message"),
     [
-        ("vanilla", Setting("plain", -0.5), "`step_size` must be positive"),
-        ("vanilla", Setting("decay", 0.5), "`horizon` must be given for the rule 'decay', got none"),
-        ("vanilla", Setting("decay", 0.5, horizon=0.0), "`horizon` must be positive"),
-        ("vanilla", Setting("plain", 0.5, horizon=30.0), "`horizon` must not be given for the rule 'plain'"),
-        ("vanilla", Setting("plain", 0.5, damping=0.1), "`damping` must not be given for vanilla"),
-        ("mixture", Setting("plain", 0.5), "`damping` must be given for mixture, got none"),
-        ("average", Setting("plain", 0.5, damping="much"), "`damping` must be a positive number"),
+        ("vanilla", setting("plain", -0.5), "`step_size` must be positive"),
+        ("vanilla", setting("decay", 0.5), "`horizon` must be given for the rule 'decay', got none"),
+        ("vanilla", setting("decay", 0.5, horizon=0.0), "`horizon` must be positive"),
+        ("vanilla", setting("plain", 0.5, horizon=30.0), "`horizon` must not be given for the rule 'plain'"),
+        ("vanilla", setting("plain", 0.5, damping=0.1), "`damping` must not be given for vanilla"),
+        ("mixture", setting("plain", 0.5), "`damping` must be given for mixture, got none"),
+        ("average", setting("plain", 0.5, damping="much"), "`damping` must be a positive number"),
+        ("sgld", setting("adagrad", 0.1), "`rule` must be 'plain' or 'decay'"),
+        ("psgld", setting("adagrad", 0.1), "`rule` must be 'plain' or 'decay'"),
+        ("vanilla", setting("fast", 0.1), "`rule` must be one of"),
+        ("svn", setting("plain", 0.1), "`method` must be one of"),
+        ("vanilla", setting("plain", 0.1, decay=3), "a setting must have rule, step_size, horizon, damping"),
     ],
 )
-def test_settings_that_a_method_cannot_have_are_refused(method, setting, message):
-    for use in (checked, lambda method, setting: build(method, setting, 100)):
-        with pytest.raises(ValueError, match=message):
-            use(method, setting)
-
-
-def test_a_settings_file_without_a_damping_is_refused(tmp_path):
-    (tmp_path / "old.json").write_text(json.dumps({"winners": {"mixture": {"rule": "plain", "step_size": 1.0}}}))
-    with pytest.raises(ValueError, match=r"old.json is not a settings.json from --tune.*`damping` must be given"):
-        covtype.reproduce(tmp_path / "out", methods=("mixture",), settings=tmp_path / "old.json")
+def test_settings_that_a_method_cannot_have_are_refused(method, own, message):
+    with pytest.raises(ValueError, match=message):
+        STUDY.check(method, own)
 
 
 @pytest.mark.parametrize(
@@ -149,87 +136,75 @@ def test_a_settings_file_without_a_damping_is_refused(tmp_path):
     [("sgld", "plain", 8), ("vanilla", "decay", 8 * 3), ("average", "adagrad", 8 * 4), ("mixture", "decay", 8 * 3 * 4)],
 )
 def test_a_grid_holds_every_combination_that_a_method_can_have(method, rule, number):
-    settings = grid(method, rule)
-    assert len(set(settings)) == len(settings) == number
-    assert all(checked(method, setting).rule == rule for setting in settings)
-    assert [Setting(**content(setting)) for setting in settings] == settings
+    (cell,) = (cell for cell in STUDY.cells(method, "covtype", ready()) if cell.key == f"{method}/{rule}")
+    assert len({json.dumps(own) for own in cell.settings}) == len(cell.settings) == number
+    assert [STUDY.check(method, own) for own in cell.settings] == cell.settings
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("sgld", [Setting("plain", 0.1), Setting("plain", 1.0)]),
+        ("sgld", [setting("plain", 0.1), setting("plain", 1.0)]),
         (
             "average",
             [
-                Setting("decay", 0.5, 1.0, 0.1),
-                Setting("decay", 0.5, 30.0, 0.1),
-                Setting("decay", 0.5, 1.0, 1e-4),
+                setting("decay", 0.5, horizon=1.0, damping=0.1),
+                setting("decay", 0.5, horizon=30.0, damping=0.1),
+                setting("decay", 0.5, horizon=1.0, damping=1e-4),
             ],
         ),
     ],
 )
 def test_search_scores_each_setting_by_its_own_run(method, settings, monkeypatch):
-    monkeypatch.setattr(covtype_study, "REPORTED", (3, 5))
-    monkeypatch.setattr(covtype_study, "_SETTINGS_AT_ONCE", 2)  # three settings are more than run at once
-    task = prepare(miniature(), 2, range(2))
-    together = evaluate(method, settings, task)
-    alone = [evaluate(method, [setting], task)[0] for setting in settings]
-    np.testing.assert_allclose(together, alone, rtol=1e-4)  # float32
+    monkeypatch.setattr(runs, "_SETTINGS_AT_ONCE", 2)  # three settings are more than run at once
+    task = ready(partitions=range(2), checkpoints=(3, 5))
+
+    def evaluate(*chosen):
+        return STUDY.evaluate(method, covtype.Cell("", list(chosen), {}), task)
+
+    together = evaluate(*settings)
+    np.testing.assert_allclose(together, [evaluate(own)[0] for own in settings], rtol=1e-4)  # float32
     assert len({round(value, 3) for value in together}) == len(settings)
 
 
 def test_settings_of_different_rules_do_not_run_together():
-    settings = [Setting("plain", 0.5), Setting("adagrad", 0.5)]
-    with pytest.raises(ValueError, match="must have one rule, got 'plain' and 'adagrad'"):
-        evaluate("vanilla", settings, prepare(miniature(), 2, range(1)))
-
-
-def test_the_best_finite_setting_is_chosen():
-    values = {rule: [-1.0] * len(grid("average", rule)) for rule in covtype_study.RULES}
-    best = Setting("decay", 0.01, 300.0, 1e-2)
-    values["decay"][:2] = [None, float("nan")]
-    values["decay"][grid("average", "decay").index(best)] = -0.5
-    assert choose(values, "average") == best
-    with pytest.raises(ValueError, match="no setting of sgld"):
-        choose({rule: [None] * len(grid("sgld", rule)) for rule in covtype_study.rules_of("sgld")}, "sgld")
+    task = ready()
+    with pytest.raises(ValueError, match="must have one rule, got adagrad, plain"):
+        run_trials("vanilla", [setting("plain", 0.5), setting("adagrad", 0.5)], task, task.test_rows, (1,), 0)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("method", "setting"),
+    ("method", "own"),
     [
-        ("psgld", Setting("plain", 0.005)),
-        ("vanilla", Setting("plain", 1.0)),
-        pytest.param("mixture", Setting("plain", 1.0, damping=1e-3), marks=pytest.mark.thorough),
+        ("psgld", setting("plain", 0.005)),
+        ("vanilla", setting("plain", 1.0)),
+        ("mixture", setting("plain", 1.0, damping=1e-3)),
     ],
 )
-def test_particles_learn_to_classify(method, setting):
+def test_particles_learn_to_classify(method, own):
     # pSGLD moves a coordinate without gradients, the constant column, by 1/stabiliser: its steps must be short.
-    scores = run_trials(method, setting, prepare(miniature(400), 2, range(2)), (1, 400))
-    assert np.all(scores.log_likelihood[:, -1] > scores.log_likelihood[:, 0])
-    assert scores.accuracy[:, -1].mean() > 0.7
+    task = ready(400, range(2))
+    scores = run_trials(method, [own], task, task.test_rows, (1, 400), 0)
+    assert np.all(scores.log_likelihood[..., -1] > scores.log_likelihood[..., 0])
+    assert scores.accuracy[..., -1].mean() > 0.7
 
 
-def curves(accuracy: list[float]) -> Curves:
-    values = np.array([accuracy, accuracy])
-    return Curves([10, 20, 40], values, values - 1)
+def curves(accuracy: list[float]) -> dict[str, object]:
+    return {"checkpoints": [10, 20, 40], "accuracy": [accuracy, accuracy]}
 
 
 def test_iterations_to_a_level_are_interpolated_on_the_mean_curve():
-    assert curves([0.6, 0.7, 0.8]).iterations_to(0.75) == pytest.approx(30)
-    assert curves([0.8, 0.7, 0.8]).iterations_to(0.75) == 10
-    assert curves([0.6, 0.7, 0.7]).iterations_to(0.75) is None
+    assert iterations_to(0.75, curves([0.6, 0.7, 0.8])) == pytest.approx(30)
+    assert iterations_to(0.75, curves([0.8, 0.7, 0.8])) == 10
+    assert iterations_to(0.75, curves([0.6, 0.7, 0.7])) is None
 
 
 def test_verdicts_give_the_ratios_of_iterations():
-    found = {
-        "vanilla": curves([0.5, 0.6, 0.8]),
-        "psgld": curves([0.5, 0.6, 0.7]),
-        "average": curves([0.75, 0.76, 0.76]),
-    }
-    text = "\n".join(verdicts(found))
+    found = {"vanilla": [0.5, 0.6, 0.8], "psgld": [0.5, 0.6, 0.7], "average": [0.75, 0.76, 0.76]}
+    results = {("covtype", method): curves(accuracy) for method, accuracy in found.items()}
+    text = "\n".join(STUDY.verdicts(outcome(STUDY, {"covtype": {method: {} for method in found}}, results)))
     assert "Vanilla SVGD needs 3.5 times the iterations of Matrix-SVGD (average)." in text
     assert "pSGLD needs more than 4 times the iterations of Matrix-SVGD (average)." in text
     assert "pSGLD reaches a test accuracy of 0.75 not within 40 iterations." in text
@@ -243,8 +218,8 @@ def test_run_writes_rows_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     data = directory_with(tmp_path / "data")
 
     def run():
-        return covtype.reproduce(
-            tmp_path / "out", data=data, methods=("vanilla", "average"), num_trials=2, progress=lambda text: None
+        return driver.reproduce(
+            STUDY, tmp_path / "out", data=data, methods=("vanilla", "average"), trials=2, progress=lambda text: None
         )
 
     first = run()
@@ -255,42 +230,35 @@ def test_run_writes_rows_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert content["settings"]["iterations_to_level"] == {"vanilla": None, "average": None}
     pieces = json.loads((tmp_path / "out" / "curves.json").read_text())
     assert pieces["vanilla/2 trials/200 rows"]["result"]["checkpoints"] == [2, 50, 60]
-    monkeypatch.setattr(covtype, "run_trials", lambda *arguments: pytest.fail("a finished method ran again"))
+    monkeypatch.setattr(covtype, "run_trials", lambda *arguments, **seed: pytest.fail("a finished method ran again"))
     assert run().tables == first.tables
 
 
 @pytest.mark.thorough
 def test_search_is_resumed_and_writes_settings(tmp_path, monkeypatch):
-    monkeypatch.setattr(covtype_study, "REPORTED", (2,))
-    data = directory_with(tmp_path / "data")
-    covtype.search(tmp_path, data=data, methods=("sgld",), progress=lambda text: None)
+    monkeypatch.setattr(covtype, "REPORTED", (2,))
+    options = {"data": directory_with(tmp_path / "data"), "methods": ("sgld",), "progress": lambda text: None}
+    driver.search(STUDY, tmp_path, **options)
     cell = json.loads((tmp_path / "search.json").read_text())["sgld/decay"]
-    assert [Setting(**own) for own in cell["made_from"]["settings"]] == grid("sgld", "decay")
-    assert len(cell["result"]) == len(grid("sgld", "decay"))
+    (searched,) = (own for own in STUDY.cells("sgld", "covtype", ready()) if own.key == "sgld/decay")
+    assert cell["made_from"]["settings"] == searched.settings
+    assert len(cell["result"]) == len(searched.settings)
     assert json.loads((tmp_path / "settings.json").read_text())["winners"]["sgld"]["rule"] in ("plain", "decay")
-    monkeypatch.setattr(covtype, "evaluate", lambda *arguments: pytest.fail("a finished cell ran again"))
-    covtype.search(tmp_path, data=data, methods=("sgld",), progress=lambda text: None)
+    monkeypatch.setattr(covtype, "run_trials", lambda *arguments, **seed: pytest.fail("a finished cell ran again"))
+    driver.search(STUDY, tmp_path, **options)
 
 
 def test_settings_are_chosen_on_partitions_that_are_not_reported(tmp_path, monkeypatch):
     seen = {}
 
-    def score(method, settings, task):
-        seen["tuning"] = task
-        return [-1.0] * len(settings)
+    def instead(method, settings, task, scored_rows, checkpoints, seed):
+        seen["tuning" if scored_rows is task.validation_rows else "reported"] = task
+        return runs.Scores(*np.full((2, len(settings), len(task.partitions), len(checkpoints)), 0.8))
 
-    def report(method, setting, task, checkpoints):
-        seen["reported"] = task
-        return covtype_study.Scores(*np.full((2, 20, len(checkpoints)), 0.8))
-
-    monkeypatch.setattr(covtype, "evaluate", score)
-    monkeypatch.setattr(covtype, "run_trials", report)
-    data = directory_with(tmp_path / "data")
-    covtype.search(tmp_path, data=data, methods=("sgld",), progress=lambda text: None)
-    covtype.reproduce(
-        tmp_path, data=data, methods=("sgld",), settings=tmp_path / "settings.json", figures=False,
-        progress=lambda text: None,
-    )  # fmt: skip
+    monkeypatch.setattr(covtype, "run_trials", instead)
+    options = {"data": directory_with(tmp_path / "data"), "methods": ("sgld",), "progress": lambda text: None}
+    driver.search(STUDY, tmp_path, **options)
+    driver.reproduce(STUDY, tmp_path, settings=tmp_path / "settings.json", figures=False, **options)
     assert seen["reported"].partitions == tuple(range(20))
     assert not set(seen["tuning"].partitions) & set(seen["reported"].partitions)
     for tuned in seen["tuning"].validation_rows:
@@ -300,57 +268,10 @@ def test_settings_are_chosen_on_partitions_that_are_not_reported(tmp_path, monke
             assert piece["made_from"]["partitions"] == list(seen[name].partitions)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--methods", "svn"], "`--methods` must be among"),
-        (["--quick", "--tune"], "exclude each other"),
-        (["--trials", "0"], "`--trials` must be a whole number"),
-        (["--trials", "1001"], "`--trials` must be at most 1000"),
-        (["--data", "nowhere"], "steinkern data fetch covtype"),
-        (["--settings", "nowhere.json"], "`--settings` nowhere.json cannot be read"),
-    ],
-)
-def test_bad_input_is_one_line_and_a_non_zero_exit(options, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["steinkern", "reproduce", "covtype", *options])
-    with pytest.raises(SystemExit) as error:
-        cli.main()
-    assert error.value.code == 2
-    printed = capsys.readouterr().err.strip()
-    assert message in printed
-    assert len(printed.splitlines()) == 1
-
-
-@pytest.mark.thorough
-def test_quick_mode_needs_no_download(tmp_path):
-    result = CliRunner().invoke(
-        cli.app, ["reproduce", "covtype", "--quick", "--methods", "sgld,mixture", "--out", str(tmp_path)]
-    )
-    assert result.exit_code == 0, result.output
-    for name in ("results.json", "table.md", "curves.png", "curves.json"):
-        assert (tmp_path / name).stat().st_size > 300, name
-    assert {row["case"] for row in json.loads((tmp_path / "results.json").read_text())["rows"]} == {"breast_cancer"}
-
-
-def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_recorded_results():
-    recorded = json.loads((Path(covtype.__file__).parent / "covtype_settings.json").read_text())["winners"]
-    search = json.loads((RESULTS / "search.json").read_text())
-    reported = json.loads((RESULTS / "results.json").read_text())["settings"]
-    assert reported["protocol"]["partitions"] == list(range(20))
-    for method in METHODS:
-        cells = {rule: search[f"{method}/{rule}"] for rule in covtype_study.rules_of(method)}
-        for rule, cell in cells.items():
-            assert cell["made_from"]["settings"] == [content(setting) for setting in grid(method, rule)]
-            assert cell["made_from"]["partitions"] == list(TUNING_PARTITIONS)
-        chosen = choose({rule: cell["result"] for rule, cell in cells.items()}, method)
-        assert recorded[method] == reported["winners"][method] == content(chosen)
-
-
 @pytest.mark.thorough
 def test_runs_do_not_depend_on_which_other_trials_run():
-    setting = Setting("plain", 0.5)
     both, alone = (
-        run_trials("vanilla", setting, prepare(miniature(), 2, partitions), (3,)) for partitions in ((0, 1), (1,))
+        run_trials("vanilla", [setting("plain", 0.5)], task, task.test_rows, (3,), 0)
+        for task in (ready(partitions=partitions) for partitions in ((0, 1), (1,)))
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b[0], rtol=1e-5), both, alone)  # float32
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[0, 1], b[0, 0], rtol=1e-5), both, alone)  # float32

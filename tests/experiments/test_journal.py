@@ -38,3 +38,13 @@ def test_a_result_that_json_cannot_hold_leaves_the_file_as_it_was(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         journal.put("two", 2, float("nan"))
     assert set(json.loads((tmp_path / "journal.json").read_text())) == {"one"}
+
+
+def test_a_bare_journal_holds_results_alone(tmp_path):
+    (tmp_path / "search.json").write_text('{"old": [1, 2]}')
+    journal = Journal(tmp_path / "search.json", bare=True)
+    assert journal.keep("old", {}, lambda: pytest.fail("it is done")) == [1, 2]
+    assert journal.keep("new", {}, lambda: [3]) == [3]
+    assert json.loads((tmp_path / "search.json").read_text()) == {"old": [1, 2], "new": [3]}
+    with pytest.raises(ValueError, match="is not the journal of an experiment"):
+        Journal(tmp_path / "search.json")

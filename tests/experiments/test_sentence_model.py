@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.experiments.sentence_model import Example, draw, features, log_prior, logits
+from steinkern.experiments.sentences.model import Example, draw, features, log_prior, logits
 
 WORDS, WIDTH, UNITS, CLASSES = 30, 6, 4, 3
 

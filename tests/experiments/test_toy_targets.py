@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import steinkern as sk
-from steinkern.experiments.toy_targets import PAPER, TARGETS, LogMMD, Window, grid_draws
+from steinkern.experiments.toy.targets import PAPER, TARGETS, LogMMD, Window, grid_draws
 
 
 def sine(x, power=1):

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Integer
+from jaxtyping import Array, Float, Integer
 
 from ..core.types import Batch, Key, Points, is_concrete
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
+from .methods import Setting, with_numbers
 
 
 def measured_run(
@@ -54,3 +55,27 @@ def measured_run(
     first = (sampler.init(target, points, draw(key)), jnp.zeros((), jnp.int32))
     _, measured = jax.lax.scan(segment, first, lengths)
     return measured
+
+
+def compile_trials(
+    trial: Callable[[Setting, Any, Any], Any], setting: Setting, names: Sequence[str], at_once: int | None = None
+) -> Callable[[Float[Array, "settings names"], Any, Any], Any]:
+    """A compiled function of numbers, trials and shared arrays: `trial` for all settings and trials, stacked.
+
+    Args:
+        trial: a pytree of arrays from a setting, one entry of the trials, and what all trials share.
+        setting: the choices that all settings have in common.
+        names: those of its choices that are numbers, and differ.
+        at_once: how many settings run under one `vmap`, the rest in turn; all by default.
+    """
+
+    @jax.jit
+    def run(numbers: Float[Array, "settings names"], trials: Any, shared: Any) -> Any:
+        def over_trials(own: Float[Array, " names"]) -> Any:
+            return jax.vmap(lambda entry: trial(with_numbers(setting, names, own), entry, shared))(trials)
+
+        if at_once is None:
+            return jax.vmap(over_trials)(numbers)
+        return jax.lax.map(over_trials, numbers, batch_size=at_once)
+
+    return run

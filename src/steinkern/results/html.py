@@ -1,6 +1,5 @@
 """Elements of self-contained HTML pages: escaped text, tables, pictures, data, and a slider over frames."""
 
-import base64
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -39,22 +38,6 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
     top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def markdown_table(markdown: str) -> str:
-    """A Markdown table as HTML."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
-    return table(lines[0], lines[2:])
-
-
-def picture(png: bytes, description: str) -> str:
-    """An image element with the PNG embedded in it."""
-    return f'<img alt="{text(description)}" src="{data_address(png)}">'
-
-
-def data_address(png: bytes) -> str:
-    """A PNG as a data URL."""
-    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def embedded(name: str, content: Any) -> str:

@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 
 from steinkern.core.files import environment
-from steinkern.experiments import covtype_study, sentence_study, toy_study, uci_study
-from steinkern.experiments.results import COLOURS, TITLES, Row, aligned, read_results, write_json, write_results
+from steinkern.experiments.tables import (
+    Metric,
+    Row,
+    aligned,
+    cells_of,
+    count_names,
+    read_results,
+    rounded,
+    score_table,
+    write_json,
+    write_results,
+)
 
 
 def test_row_holds_mean_and_standard_error_over_trials():
@@ -48,13 +58,35 @@ def test_what_is_bold_in_a_table_has_one_star_on_a_terminal():
     assert aligned("| a | b |\n|---|---|\n| n | **1.0 ± 0.1** (2) |").splitlines()[1] == "n  *1.0 ± 0.1 (2)"
 
 
-def test_every_method_has_a_colour_and_no_figure_has_two_of_one():
-    assert set(COLOURS) == set(TITLES.values())
-    for study in (toy_study, covtype_study, uci_study, sentence_study):
-        drawn = [COLOURS[TITLES[method]] for method in study.METHODS]
-        assert len(set(drawn)) == len(drawn)
-
-
 def test_aligned_table_has_columns_of_one_width():
     text = aligned("| a | long head |\n|---|---|\n| name | 1 |\n| n | 22 |")
     assert text.splitlines() == ["a     long head", "name          1", "n            22"]
+
+
+def test_a_score_table_has_the_paper_s_numbers_and_says_what_was_not_run():
+    metric = Metric("Error", 1, 1, {"fine": 3})
+    rows = [Row.over([1.0, 2.0], "coarse", "a", "error", 1.25), None, Row.over([1.0], "fine", "b", "error")]
+    table = score_table(metric, ["a", "b", "c"], {"first": rows}, bold=False)
+    assert cells_of(table) == [
+        ["Error", "first"], ["a", "1.5 ± 0.5 (1.2)"], ["b", "not run: data absent"], ["c", "1.000"]
+    ]  # fmt: skip
+    turned = score_table(metric, ["a", "b", "c"], {"first": rows}, bold=False, transposed=True)
+    assert cells_of(turned) == [list(line) for line in zip(*cells_of(table), strict=True)]
+
+
+def test_a_difference_is_level_within_its_error_and_one_trial_settles_nothing():
+    smaller, larger = Metric("Error", 1), Metric("Accuracy", -1)
+    gap = Row.over([-3.0, -1.0], "", "", "")  # mean -2, standard error 1
+    assert (smaller.verdict(gap), larger.verdict(gap)) == ("better", "worse")
+    assert smaller.verdict(gap, errors=2) == "level"
+    assert smaller.verdict(Row.over([-3.0], "", "", "")) == "one trial cannot settle it"
+    assert smaller.verdict(Row.over([0.0], "", "", "")) == "level"
+
+
+def test_names_are_counted():
+    assert (count_names(["a", "b"]), count_names(["a"], of=3), count_names([])) == ("2 (a, b)", "1 of 3 (a)", "none")
+
+
+def test_numbers_are_rounded_for_json():
+    assert rounded([1.23456789, float("nan")]) == [1.23457, None]
+    assert rounded([[1234.56789]], places=2) == [[1234.57]]

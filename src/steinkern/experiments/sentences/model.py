@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int
 
-from ..core.types import Key, Scalar
+from ...core.types import Key, Scalar
 
 UNITS = 50
 """Hidden units in each direction."""

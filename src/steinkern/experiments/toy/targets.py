@@ -16,9 +16,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..core.types import Key, Scalar, check_count
-from ..kernels.distance import squared_distances
-from ..kernels.scalar import RBF, AbstractScalarKernel
+from ...core.types import Key, Scalar, check_count
+from ...kernels.distance import squared_distances
+from ...kernels.scalar import RBF, AbstractScalarKernel
 
 Place = Float[Array, "2"]
 Places = Float[Array, "n 2"]

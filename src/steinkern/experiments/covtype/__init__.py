@@ -1,0 +1,1 @@
+"""Bayesian logistic regression on Covertype: Figure 2 (a, b) of the paper."""

@@ -1,0 +1,204 @@
+"""Runs any study: from settings and data to results.json, tables and figures, and the search of the settings."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.files import prepare_directory, read_json, write_text
+from ..results import plot
+from .journal import Journal, number_of_jobs, run_jobs
+from .methods import Setting
+from .study import Cell, Outcome, Scores, Study, Winners
+from .tables import write_json, write_results
+
+
+class Report(NamedTuple):
+    """What the command prints when it is done."""
+
+    tables: dict[str, str]
+    verdicts: list[str]
+
+
+def reproduce(
+    study: Study,
+    directory: Path,
+    *,
+    quick: bool = False,
+    methods: Sequence[str] | None = None,
+    settings: Path | None = None,
+    jobs: int | None = 1,
+    figures: bool = True,
+    progress: Callable[[str], None] = print,
+    **options: Any,
+) -> Report:
+    """Run a study and write results.json, table.md and the figures into `directory`.
+
+    A run that a former one into the same directory has finished with the same settings is not run again.
+
+    Args:
+        study: what to run.
+        directory: made where it does not exist.
+        quick: a look at small data that needs no download.
+        methods: those of the study by default.
+        settings: a settings.json from `search`; the recorded settings by default.
+        jobs: runs compiled and run at the same time; `None` for 6 on an accelerator, 1 on a CPU.
+        figures: draw them; needs matplotlib.
+        progress: told what was finished.
+        options: of the study's `tasks`.
+    """
+    if figures:
+        plot.check_available()  # before any long work
+    number = number_of_jobs(jobs)
+    runs = choose_methods(study, methods)
+    chosen = read_settings(study, settings)
+    tasks = study.tasks(quick, **options)
+    present = {case: task for case, task in tasks.items() if task is not None}
+    winners = {
+        case: {method: study.setting(chosen, case, method, task) for method in runs} for case, task in present.items()
+    }
+    prepare_directory(directory)
+    journal = Journal(directory / study.journal)
+
+    scores: dict[str, dict[str, Scores]] = {case: {} for case in present}
+
+    def work(case: str, method: str) -> Any:
+        result = study.finish(journal, case, method, winners[case][method], tasks[case])
+        progress(f"{case} {method}: {study.summary(study.scores(method, result, tasks[case]))}")
+        return result
+
+    results = run_jobs({(case, method): partial(work, case, method) for case in present for method in runs}, number)
+    for (case, method), result in results.items():
+        scores[case][method] = study.scores(method, result, tasks[case])
+    for case, own in scores.items():
+        own |= study.derive_scores(own, tasks[case])
+    outcome = Outcome(study, runs, tasks, winners, results, scores, quick)
+    report = Report(outcome.tables(), study.verdicts(outcome))
+    record = study.record(outcome) | {"quick": quick, "winners": _without_case(study, winners)}
+    write_results(
+        directory / "results.json", study.name, record | {"environment": journal.environments()}, outcome.rows()
+    )
+    verdicts = "\n".join(f"- {line}" for line in report.verdicts)
+    write_text(directory / "table.md", "\n\n".join([study.caption(outcome), *report.tables.values(), verdicts]) + "\n")
+    study.write(outcome, directory, figures)
+    return report
+
+
+def search(
+    study: Study,
+    directory: Path,
+    *,
+    methods: Sequence[str] | None = None,
+    jobs: int | None = 1,
+    progress: Callable[[str], None] = print,
+    **options: Any,
+) -> None:
+    """Search all settings, into search.json (resumed where it exists) and settings.json.
+
+    Args:
+        study: whose settings.
+        directory: made where it does not exist; the winners of other cases and methods in its settings.json are kept.
+        methods: those of the study by default.
+        jobs: searches that run at the same time; `None` for 6 on an accelerator, 1 on a CPU.
+        progress: told what was finished.
+        options: of the study's `tuning_tasks`.
+    """
+    if not study.has_search:
+        raise ValueError(f"`--tune` has nothing to search in {study.name}: its methods have no settings.")
+    number = number_of_jobs(jobs)
+    runs = choose_methods(study, methods)
+    tasks = {case: task for case, task in study.tuning_tasks(**options).items() if task is not None}
+    prepare_directory(directory)
+    journal = Journal(directory / "search.json", study.bare_search)
+    former = directory / "settings.json"
+    winners = {case: dict(own) for case, own in read_settings(study, former).items()} if former.exists() else {}
+
+    def work(case: str, method: str) -> Setting:
+        cells = study.cells(method, case, tasks[case])
+        values: list[Any] = []
+        for cell in cells:
+            found = study.values(
+                journal.keep(cell.key, cell.made_from, partial(study.evaluate, method, cell, tasks[case]))
+            )
+            values += found
+            progress(f"{cell.key}: best {np.mean(_table(found).max(axis=0)):.4f}")
+        return choose(f"{method} on {case}", cells, values)
+
+    pieces = {(case, method): partial(work, case, method) for case in tasks for method in runs}
+    for (case, method), setting in run_jobs(pieces, number).items():
+        winners.setdefault(case, {})[method] = setting
+    write_json(former, {"winners": _without_case(study, winners)})
+
+
+def choose(what: str, cells: Sequence[Cell], values: Sequence[Any]) -> Setting:
+    """The setting of the highest finite value; where there is a value for every fold, the best one of each fold.
+
+    Args:
+        what: whose setting, for the error where none is finite.
+        cells: those that ran.
+        values: a number, or one a fold, for all settings of all cells in turn; `None` where it is not finite.
+    """
+    settings = [setting for cell in cells for setting in cell.settings]
+    table = _table(values)
+    if len(table) != len(settings):
+        raise ValueError(f"the search of {what} must have {len(settings)} values, got {len(table)}.")
+    hopeless = np.flatnonzero(np.isneginf(table.max(axis=0)))
+    if hopeless.size:
+        fold = f" on fold {hopeless[0]}" if table.ndim > 1 else ""
+        raise ValueError(f"no setting of {what} ended with a finite score{fold}: search smaller step sizes.")
+    best = table.argmax(axis=0)
+    if table.ndim == 1:
+        return settings[best]
+    return {name: [settings[which][name][fold] for fold, which in enumerate(best)] for name in settings[0]}
+
+
+def _table(values: Sequence[Any]) -> np.ndarray:
+    """The values with −∞ for what is not finite."""
+    numbers = np.array(values, float)
+    return np.where(np.isfinite(numbers), numbers, -np.inf)
+
+
+def choose_methods(study: Study, names: Sequence[str] | None) -> tuple[str, ...]:
+    """The methods to run, in the study's order."""
+    if names is None:
+        return study.methods
+    check_names("--methods", names, study.methods)
+    return tuple(method for method in study.methods if method in names)
+
+
+def read_settings(study: Study, path: Path | None) -> Winners:
+    """The settings of a settings.json by case and method; those recorded with the study where no file is given."""
+    if path is None and not study.has_search:
+        return {}
+    try:
+        winners = (json.loads(study.file("settings.json")) if path is None else read_json(path))["winners"]
+        by_case = winners if study.single_case is None else {study.single_case: winners}
+        return {
+            case: {method: study.check(method, setting) for method, setting in methods.items()}
+            for case, methods in by_case.items()
+        }
+    except OSError as error:
+        raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        # An error of the reader's as it is; one of Python's own, which speaks of code, as what it means for a file.
+        reason = str(error) if type(error) is ValueError else "it has another layout"
+        raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {reason}.") from error
+
+
+def _without_case(study: Study, winners: Winners) -> Mapping[str, Any]:
+    """Settings as files hold them."""
+    return winners if study.single_case is None else next(iter(winners.values()))
+
+
+def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """An unknown name, a repeated one, or none at all, is an error now and not after long work."""
+    if not names:
+        raise ValueError(f"`{option}` must name at least one of {', '.join(known)}, got none.")
+    if len(set(names)) < len(names):
+        raise ValueError(f"`{option}` must name each once, got {', '.join(names)}.")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"`{option}` must be among {', '.join(known)}, got {', '.join(unknown)}.")

@@ -1,0 +1,1 @@
+"""Sentence classification with half-Bayesian recurrent networks: Table 2 of the paper."""
