@@ -9,16 +9,27 @@ import numpy as np
 import pytest
 
 import steinkern as sk
+from steinkern.core.metric import DenseMetric
 from steinkern.inference.automatic.control_variates import moments_by_stein
-from steinkern.inference.automatic.gaussian import even_noise, metric_of, nearest_gaussian
+from steinkern.inference.automatic.evaluation import Evaluator
+from steinkern.inference.automatic.gaussian import nearest_gaussian
 from steinkern.inference.automatic.other_parts import has_been_seen, look_for_another_part, second_scale
 from steinkern.inference.automatic.properness import running_away
 from steinkern.inference.automatic.quality import stay_apart
+from steinkern.inference.automatic.randomness import even_noise
 from tests import calibration
 
 
 def bound(function, d=2):
     return sk.LogDensity(function).bind(jnp.zeros(d))
+
+
+def evaluator(target, start, noise):
+    return Evaluator(target, jnp.asarray(start), noise, None)
+
+
+def nearest(target, start, noise):
+    return nearest_gaussian(evaluator(target, start, noise), np.asarray(start))[0]
 
 
 def funnel(x):
@@ -85,20 +96,20 @@ def test_a_slip_of_the_sign_is_told():
 def test_a_hard_edge_ends_the_search_and_is_no_runaway():
     target = bound(lambda x: jnp.where(x[0] > 0, -0.5 * jnp.sum(x**2), -jnp.inf))
     for seed in range(30):  # of which three ran for all rounds, and were called improper
-        noise = even_noise(jr.key(seed), 100, 2, jnp.float64)
-        found = nearest_gaussian(target, jnp.array([1.0, 0.0]), noise)
+        noise = even_noise(np.random.default_rng(seed), 100, 2)
+        found = nearest(target, np.array([1.0, 0.0]), noise)
         assert bool(found.settled)
         assert int(found.rounds) < 50
         assert np.all(found.cloud(noise)[:, 0] > 0)
 
 
 def test_a_density_that_curves_upwards_is_no_gaussian_at_rest():
-    noise = even_noise(jr.key(0), 100, 2, jnp.float64)
-    found = nearest_gaussian(bound(lambda x: 0.5 * jnp.sum(x**2)), jnp.zeros(2), noise)
+    noise = even_noise(np.random.default_rng(0), 100, 2)
+    found = nearest(bound(lambda x: 0.5 * jnp.sum(x**2)), np.zeros(2), noise)
     assert float(jnp.max(jnp.abs(found.cloud(noise)))) > 1e50
     # Between two modes it curves upwards too, and the Gaussian over both is at rest.
     modes = bound(lambda x: jnp.logaddexp(-0.5 * jnp.sum((x - 4) ** 2), -0.5 * jnp.sum((x + 4) ** 2)))
-    found = nearest_gaussian(modes, jnp.zeros(2), noise)
+    found = nearest(modes, np.zeros(2), noise)
     assert bool(found.settled)
     assert float(jnp.max(jnp.abs(found.cloud(noise)))) < 20
 
@@ -152,19 +163,21 @@ def test_a_second_maximum_of_the_bound_over_scales_is_another_part():
 def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other():
     d = 4
     target = bound(two_parts(0.5, 0.0, 0.1, 2.0, d), d)
-    noise = even_noise(jr.key(0), 100, d, jnp.float64)
+    noise = even_noise(np.random.default_rng(0), 100, d)
     for start, ratio in ((0.0, 20.0), (3.0, 0.05)):
-        nearest = nearest_gaussian(target, jnp.full(d, start), noise)
-        part, spent = look_for_another_part(target, nearest, noise, None)
+        look = evaluator(target, np.full(d, start), noise)
+        first, _ = nearest_gaussian(look, np.full(d, start))
+        before = look.spent.copy()
+        part = look_for_another_part(look, first)
         assert part.ratio == pytest.approx(ratio, rel=0.05)
         assert part.share == pytest.approx(0.5, abs=0.05)
-        assert spent[0] >= 3300
-        own = nearest.cloud(noise)[None]
+        assert (look.spent - before)[0] >= 3300
+        own = first.cloud(noise)[None]
         assert not has_been_seen(part, np.asarray(own))
-        assert has_been_seen(part, np.asarray(jnp.concatenate([own, part.second.cloud(noise)[None]], axis=1)))
+        assert has_been_seen(part, np.concatenate([own, part.second.cloud(noise)[None]], axis=1))
     alone = bound(lambda x: -0.5 * jnp.sum(x**2), d)
-    nearest = nearest_gaussian(alone, jnp.ones(d), noise)
-    assert look_for_another_part(alone, nearest, noise, None)[0] is None
+    look = evaluator(alone, np.ones(d), noise)
+    assert look_for_another_part(look, nearest_gaussian(look, np.ones(d))[0]) is None
 
 
 @pytest.mark.thorough
@@ -246,7 +259,7 @@ def test_errors_are_those_of_plain_means_where_steins_identity_does_not_hold(edg
     off, stated = [], []
     for seed in range(40):
         points = cut_off(jr.key(seed), edge, (200, 100))
-        found = moments_by_stein(points, -points, metric_of(jnp.ones((1, 1))))
+        found = moments_by_stein(points, -points, DenseMetric.of(jnp.ones((1, 1))))
         off.append(float((found.centre + found.mean)[0]) - mean)
         stated.append(float(found.mean_error[0]))
     if edge == -30.0:

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.core.metric import DenseMetric
-from steinkern.inference.automatic.chains import measured_metric, one_round
+from steinkern.core.metric import DenseMetric, DiagonalMetric
+from steinkern.inference.automatic.chains import ROUND, measured_metric, one_round
 from steinkern.inference.automatic.control_variates import moments_by_stein
 from steinkern.inference.automatic.convergence import drifting, mixing, settled
-from steinkern.inference.automatic.gaussian import even_noise, metric_of, nearest_gaussian
-from steinkern.inference.automatic.quality import along_directions
-from steinkern.inference.automatic.support_points import nearest_draws, placed, with_moments
+from steinkern.inference.automatic.evaluation import Evaluator
+from steinkern.inference.automatic.gaussian import nearest_gaussian
+from steinkern.inference.automatic.quality import along_directions, squared_discrepancy
+from steinkern.inference.automatic.randomness import even_noise, transition_noise
+from steinkern.inference.automatic.support_points import nearest_draws, place, with_moments
 
 MEAN, SDS = np.array([3.0, -200.0]), np.array([1e-3, 50.0])
 
@@ -27,10 +29,14 @@ def bound(function, d=2):
     return sk.LogDensity(function).bind(jnp.zeros(d))
 
 
+def nearest(target, start, noise):
+    return nearest_gaussian(Evaluator(target, jnp.asarray(start), noise, None), np.asarray(start))[0]
+
+
 def test_the_nearest_gaussian_of_a_gaussian_is_itself():
-    noise = even_noise(jr.key(0), 100, 2, jnp.float64)
-    found = nearest_gaussian(bound(badly_scaled), jnp.zeros(2), noise)
-    assert bool(found.settled)
+    noise = even_noise(np.random.default_rng(0), 100, 2)
+    found = nearest(bound(badly_scaled), np.zeros(2), noise)
+    assert found.settled
     np.testing.assert_allclose(found.mean, MEAN, rtol=1e-6)
     np.testing.assert_allclose(found.precision, np.diag(SDS**-2.0), rtol=1e-6, atol=1e-6)
 
@@ -40,9 +46,9 @@ def test_the_nearest_gaussian_satisfies_steins_identities_over_its_own_cloud():
     def skewed(x):
         return jnp.sum(3 * x - jnp.exp(x)) - 0.1 * x[0] * x[1]
 
-    target, noise = bound(skewed), even_noise(jr.key(0), 100, 2, jnp.float64)
-    found = nearest_gaussian(target, jnp.array([5.0, -5.0]), noise)
-    points = found.cloud(noise)
+    target, noise = bound(skewed), even_noise(np.random.default_rng(0), 100, 2)
+    found = nearest(target, np.array([5.0, -5.0]), noise)
+    points = jnp.asarray(found.cloud(noise))
     scores = target.scores(points)
     sds = np.sqrt(np.diagonal(np.linalg.inv(found.precision)))
     np.testing.assert_allclose(jnp.mean(scores, axis=0) * sds, 0, atol=0.05)  # settled to a hundredth of a nat
@@ -56,16 +62,16 @@ def test_many_dimensions_take_the_diagonal_alone():
     d = 201
     scales = jnp.linspace(0.5, 2, d)
     target = bound(lambda x: -0.5 * jnp.sum((x / scales) ** 2), d)
-    found = nearest_gaussian(target, jnp.ones(d), even_noise(jr.key(0), 100, d, jnp.float64))
+    found = nearest(target, np.ones(d), even_noise(np.random.default_rng(0), 100, d))
     assert found.precision.shape == (d,)
     np.testing.assert_allclose(found.precision, scales**-2, rtol=1e-6)
 
 
 def test_even_noise_has_exact_moments_and_in_too_many_dimensions_no_direction_twice():
-    noise = even_noise(jr.key(0), 50, 3, jnp.float64)
+    noise = even_noise(np.random.default_rng(0), 50, 3)
     np.testing.assert_allclose(noise.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(noise.T @ noise / 50, np.eye(3), atol=1e-12)
-    values = np.linalg.eigvalsh(np.cov(even_noise(jr.key(0), 10, 20, jnp.float64).T, ddof=0))
+    values = np.linalg.eigvalsh(np.cov(even_noise(np.random.default_rng(0), 10, 20).T, ddof=0))
     np.testing.assert_allclose(sorted(values)[-9:], 1, atol=1e-10)
     np.testing.assert_allclose(sorted(values)[:-9], 0, atol=1e-10)
 
@@ -78,12 +84,13 @@ def chains():
         return jnp.sum(3 * x - jnp.exp(x))
 
     target = bound(log_density)
-    start = jnp.diag(jnp.full(2, 2.5))
-    sampler = sk.Hamiltonian(metric_of(start), jnp.asarray(0.2))
+    sampler = sk.Hamiltonian(DenseMetric.of(jnp.diag(jnp.full(2, 2.5))), jnp.asarray(0.2))
     state = sampler.init(target, jr.normal(jr.key(0), (100, 2)))
-    state, step, draws = one_round(jr.key(1), target, sampler, state, None, jnp.ones(()))
-    metric = measured_metric(draws, start)
-    _, after, draws = one_round(jr.key(2), target, sk.Hamiltonian(metric, step), state, None, jnp.zeros(()))
+    random = np.random.default_rng(1)
+    noise = [transition_noise(random, sampler, ROUND, 100, 2, jnp.float64) for _ in range(2)]
+    state, step, draws = one_round(noise[0], target, sampler, state, None, jnp.ones(()))
+    metric = measured_metric(draws, np.diag([2.5, 2.5]))
+    _, after, draws = one_round(noise[1], target, sk.Hamiltonian(metric, step), state, None, jnp.zeros(()))
     assert float(after) == pytest.approx(float(step))  # a rate of 0 leaves it
     return draws, metric, step
 
@@ -131,7 +138,7 @@ def test_steins_identity_makes_moments_of_a_gaussian_exact_and_narrow_directions
 
 def test_a_correction_that_is_no_noise_is_refused_and_an_edge_is_seen():
     points = jnp.abs(jr.normal(jr.key(0), (50, 100, 1)))  # half of a Gaussian: E[s] is not 0
-    found = moments_by_stein(points, -points, metric_of(jnp.ones((1, 1))))
+    found = moments_by_stein(points, -points, DenseMetric.of(jnp.ones((1, 1))))
     # Four standard errors of 5,000 draws: 0.03 in the mean, 0.03 in the variance.
     np.testing.assert_allclose(found.centre + found.mean, (2 / np.pi) ** 0.5, atol=0.03)
     np.testing.assert_allclose(found.covariance, 1 - 2 / np.pi, atol=0.03)
@@ -142,7 +149,9 @@ def test_a_correction_that_is_no_noise_is_refused_and_an_edge_is_seen():
 def test_a_jump_leaves_the_target_as_it_is():
     target = bound(lambda x: jnp.sum(3 * x - jnp.exp(x)))
     exact = jnp.log(jr.gamma(jr.key(0), 3.0, (4000, 2)))
-    sampler = sk.Hamiltonian(metric_of(jnp.full(2, 2.5)), 1e-6, 1)  # so short that jumps alone move the chains
+    sampler = sk.Hamiltonian(
+        DiagonalMetric(jnp.sqrt(jnp.full(2, 2.5))), 1e-6, 1
+    )  # so short that jumps alone move the chains
     state = sampler.init(target, exact)
     for turn in range(5):
         state, _ = eqx.filter_jit(sampler.step)(jr.key(turn), state, target)
@@ -167,17 +176,18 @@ def test_chains_that_have_settled_are_told_from_those_that_drift_or_stay_apart()
 
 
 def test_placed_particles_are_nearer_to_the_draws_than_draws_are():
-    draws = jr.normal(jr.key(0), (3000, 2))
-    particles = placed(jr.key(1), draws, 100)
-    ours, theirs = (along_directions(jr.key(2), some, draws).mean() for some in (particles, draws[:100]))
+    random = np.random.default_rng(0)
+    draws = random.standard_normal((3000, 2))
+    particles = place(random, draws, 100)
+    ours, theirs = (along_directions(np.random.default_rng(2), some, draws).mean() for some in (particles, draws[:100]))
     assert float(ours) < 0.6 * float(theirs)
 
 
 @pytest.mark.parametrize("n", [100, 21, 10])
 def test_the_affine_map_gives_the_moments_asked_for(n):
     root = np.tril(np.full((20, 20), 0.2)) + np.eye(20)
-    mean, covariance = jnp.arange(20.0), jnp.asarray(root @ root.T)
-    moved = with_moments(jr.normal(jr.key(0), (n, 20)), mean, covariance)
+    mean, covariance = np.arange(20.0), root @ root.T
+    moved = with_moments(np.random.default_rng(0).standard_normal((n, 20)), mean, covariance)
     np.testing.assert_allclose(moved.mean(0), mean, atol=1e-10)
     if n > 20:
         np.testing.assert_allclose(np.cov(moved.T, ddof=0), covariance, atol=1e-8)
@@ -185,14 +195,22 @@ def test_the_affine_map_gives_the_moments_asked_for(n):
         np.testing.assert_allclose(moved.var(0), np.diagonal(covariance), rtol=1e-8)
 
 
+@pytest.mark.parametrize(("n", "d"), [(1, 2), (20, 3), (700, 2)], ids=str)
+def test_the_discrepancy_on_the_host_is_that_of_the_library(n, d):
+    random = np.random.default_rng(0)
+    points, scores = random.standard_normal((n, d)), random.standard_normal((n, d))
+    np.testing.assert_allclose(squared_discrepancy(points, scores), sk.ksd2(points, scores), rtol=1e-10)
+
+
 def test_particles_beyond_an_edge_are_put_back():
-    draws = jnp.array([[0.1, 0.0], [5.0, 5.0]])
-    found = nearest_draws(jnp.array([[-1.0, 0.0], [4.0, 4.0]]), jnp.array([True, False]), draws)
+    draws = np.array([[0.1, 0.0], [5.0, 5.0]])
+    found = nearest_draws(np.array([[-1.0, 0.0], [4.0, 4.0]]), np.array([True, False]), draws)
     np.testing.assert_array_equal(found, [[0.1, 0.0], [4.0, 4.0]])
 
 
 def test_more_particles_than_can_be_placed_are_draws():
-    draws = jr.normal(jr.key(0), (2000, 2))
-    particles = np.asarray(placed(jr.key(1), draws, 1500))
+    random = np.random.default_rng(0)
+    draws = random.standard_normal((2000, 2))
+    particles = place(random, draws, 1500)
     assert particles.shape == (1500, 2)
-    assert np.isin(particles, np.asarray(draws)).all()
+    assert np.isin(particles, draws).all()

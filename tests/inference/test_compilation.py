@@ -1,5 +1,8 @@
 """What is compiled, how often, and what it holds: one program for a shape, data as arguments, no pairwise vectors."""
 
+import json
+import subprocess
+import sys
 from collections import Counter
 
 import equinox as eqx
@@ -168,6 +171,119 @@ def test_scores_are_evaluated_once_a_particle_in_one_batched_call_a_step(sampler
     jax.effects_barrier()
     assert counter["gradient"] == 3 * expected
     assert counter["call"] == (3 if expected else 0)
+
+
+# How many programs there are, in a process that has compiled nothing yet.
+
+COUNTING = """
+import json, sys, tempfile, warnings
+import jax, jax.numpy as jnp, numpy as np
+import steinkern as sk
+
+warnings.simplefilter("ignore")
+names = []
+
+
+def listen(event, seconds, fun_name="?", **_):
+    if event == "/jax/core/compile/backend_compile_duration":
+        names.append(fun_name)
+
+
+jax.monitoring.register_event_duration_secs_listener(listen)
+keys = [jax.random.key(seed) for seed in range(3)]  # the caller's own
+counts = {}
+
+
+def count(name, call):
+    del names[:]
+    result = call()
+    counts[name] = list(names)
+    return result
+
+
+def bent(x):
+    return -(x[0] ** 2) / 8 - (x[1] - x[0] ** 2 / 4) ** 2
+
+
+def round_one(x):
+    return -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4)
+
+"""
+SAMPLING = """
+count("first", lambda: sk.sample(keys[0], bent, np.zeros(2)))
+count("second", lambda: sk.sample(keys[1], bent, np.zeros(2)))
+result = count("new density", lambda: sk.sample(keys[2], round_one, np.zeros(2)))
+"""
+WITH_A_MODEL = """
+import numpyro
+from numpyro import distributions as dist
+from steinkern.interop.numpyro import from_model
+
+effects, errors = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+def schools(scale):
+    def model():
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        spread = numpyro.sample("spread", dist.HalfCauchy(scale))
+        with numpyro.plate("schools", 8):
+            unit = numpyro.sample("unit", dist.Normal(0, 1))
+            numpyro.sample("effect", dist.Normal(mean + spread * unit, errors), obs=effects)
+
+    return model
+
+
+targets = [from_model(schools(scale)) for scale in (5.0, 4.0)]
+count("first", lambda: sk.sample(keys[0], targets[0]))
+count("second", lambda: sk.sample(keys[1], targets[0]))
+result = count("new density", lambda: sk.sample(keys[2], targets[1]))
+"""
+FITTING = """
+sampler = sk.svgd() if sys.argv[1] == "vanilla" else sk.matrix_svgd(sys.argv[1], sk.Hessian())
+start = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+count("first", lambda: sk.fit(keys[0], bent, sampler, start, num_steps=150))
+count("second", lambda: sk.fit(keys[1], bent, sampler, start, num_steps=150))
+result = count("new density", lambda: sk.fit(keys[2], round_one, sampler, start, num_steps=150))
+"""
+AFTERWARDS = """
+count("report", lambda: result.report(tempfile.mkdtemp()))
+count("summary", lambda: result.summary())
+count("scores", lambda: result.scores())
+count("predict", lambda: result.predict(lambda x, row: jnp.sum(row), np.ones((3, 2), np.float32)))
+"""
+
+
+def programs_of(script: str, *arguments: str) -> dict[str, list[str]]:
+    call = [sys.executable, "-c", COUNTING + script + AFTERWARDS + "print(json.dumps(counts))", *arguments]
+    run = subprocess.run(call, capture_output=True, text=True, check=False, timeout=600)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("script", [SAMPLING, WITH_A_MODEL], ids=["a function", "a model of NumPyro"])
+def test_sample_compiles_a_handful_of_programs_and_a_second_call_none(script):
+    if script is WITH_A_MODEL:
+        pytest.importorskip("numpyro")
+    counts = programs_of(script)
+    assert len(counts["first"]) <= 8, counts
+    assert counts["second"] == [], counts
+    assert len(counts["new density"]) <= 4, counts
+    assert len(counts["report"]) <= 3, counts
+    assert counts["summary"] == [], counts
+    assert max(len(counts["scores"]), len(counts["predict"])) <= 1, counts
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["vanilla", "average", "mixture"])
+def test_fit_compiles_four_programs_at_most_and_a_second_call_none(name):
+    counts = programs_of(FITTING, name)
+    assert len(counts["first"]) <= 4, counts
+    assert counts["second"] == [], counts
+    assert len(counts["new density"]) <= 4, counts
+    assert len(counts["report"]) <= 3, counts
+    assert counts["summary"] == [], counts
+    assert max(len(counts["scores"]), len(counts["predict"])) <= 1, counts
 
 
 # What a program holds.

@@ -293,7 +293,7 @@ def test_conditioning_on_a_discrete_site_is_a_way_out():
     ("particles", "options", "message"),
     [
         ({"slop": jnp.zeros(3)}, {}, r"dictionary of the model's latent sites \['slope'\], got \['slop'\]"),
-        (jnp.zeros(3), {}, r"latent sites \['slope'\], got ArrayImpl"),
+        (jnp.zeros(3), {}, r"latent sites \['slope'\], got ndarray"),
         ({"slope": jnp.zeros((3, 2))}, {}, r"shapes \{'slope': \(\)\}, got \{'slope': \(2,\)\}"),
         ({"slope": jnp.zeros(3)}, {"data": jnp.zeros(3)}, r"`data` must be left out"),
         ({"slope": jnp.zeros(3)}, {"batch_size": 2}, r"`batch_size` is 2, but .*subsample_size="),

@@ -27,7 +27,7 @@ def as_key(key: Any, name: str = "key") -> Key:
         return key
     if isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.ndim == 1:
         try:
-            return jr.wrap_key_data(jnp.asarray(key))
+            return jr.wrap_key_data(key if isinstance(key, jax.Array) else jax.device_put(np.array(key)))
         except (TypeError, ValueError):  # not the length of the current generator's keys
             pass
     raise ValueError(f"`{name}` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
@@ -35,7 +35,7 @@ def as_key(key: Any, name: str = "key") -> Key:
 
 def as_concrete_key(key: Any, way_out: str = "") -> Key:
     """A PRNG key that is not traced, for a function that compiles programs itself and cannot run under `jit`."""
-    if not (is_concrete(key) and is_concrete(jnp.zeros(()))):  # under `jit` a constant is traced as well
+    if not (is_concrete(key) and is_concrete(jax.device_put(np.zeros(())))):  # under `jit` a constant is traced as well
         raise ValueError(
             "`key` must not be traced: the call runs compiled programs of its own and decides by what it sees, so it "
             f"cannot run under `jit` or `vmap`. {way_out}".rstrip()
@@ -92,7 +92,7 @@ def as_array(name: str, value: Any) -> Array:
     kind = jax.dtypes.canonicalize_dtype(array.dtype)
     if kind != array.dtype:
         _check_narrowed(name, array, kind)
-    return jnp.asarray(array)
+    return jax.device_put(np.array(array))  # a copy: on a CPU the array of JAX may share the memory
 
 
 def _check_narrowed(name: str, array: np.ndarray, kind: np.dtype) -> None:

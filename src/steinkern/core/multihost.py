@@ -7,7 +7,6 @@ computations in the same order, so every decision has to be the same on all of t
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -23,7 +22,7 @@ def placed_like(array: np.ndarray, reference: Any) -> jax.Array:
     """Put an array, which every process has, on the devices of `reference` with the same sharding."""
     sharding = getattr(reference, "sharding", None)
     if sharding is None or len(sharding.device_set) == 1:
-        return jnp.asarray(array)
+        return jax.device_put(array)
     return placed(array, sharding)
 
 

@@ -4,18 +4,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
 from ..core.notices import Notice, Phrase
-from ..core.types import Batch, Points
+from ..core.programs import compiled
+from ..core.types import Batch, Points, PyTree
 from ..results.result import Status
 from ..results.verdict import Verdict, not_judged
+from ..targets.target import AbstractTarget
 from .advice import STILL_LARGEST, velocity_fraction
 from .drive import Ending
-from .loop import LONG_STEPS, evaluate
+from .loop import LONG_STEPS, Look, look
 from .recovery import move_back
 from .run import Run
 from .stein_test import RATIOS, ScoreSum, judge
@@ -39,6 +41,8 @@ class EndCheck:
 
     outside: int
     """The number of particles at which the log density or its gradient is not finite."""
+    particles: PyTree
+    """The last particles, in the parameters' own coordinates."""
     scores: Array
     """The scores at the last particles, on the batch of the check before the run."""
     verdict: Verdict
@@ -54,26 +58,24 @@ def check_end(run: Run, batch: Batch, ending: Ending) -> EndCheck:
         batch: a minibatch of the run's size; all data for a run without minibatches.
         ending: why the run took no further step. After Ctrl-C no other batches are evaluated.
     """
-    differentiates = run.sampler.differentiates
-    log_densities, scores = evaluate(run.target_now, run.loop.state.points, batch, differentiates)
-    outside = int(np.sum(~_finite(log_densities, scores)))
-    if outside and run.loop.healthy:
-
-        def finite_at(points: Points) -> np.ndarray:
-            return _finite(*evaluate(run.target_now, points, batch, differentiates))
-
-        if move_back(run, finite_at):
-            outside = 0
-            run.recorder.amend(on_host(run.loop.state.points))
-            scores = evaluate(run.target_now, run.loop.state.points, batch, differentiates)[1]
+    seen = _look(run, run.loop.state.points, batch)
+    outside = int(np.sum(~_finite(seen)))
+    if outside and run.loop.healthy and move_back(run, lambda points: _finite(_look(run, points, batch))):
+        outside = 0
+        run.recorder.amend(on_host(run.loop.state.points))
+        seen = _look(run, run.loop.state.points, batch)
     failures: list[str] = []
-    verdict = _verdict(run, scores, outside, ending, failures)
-    return EndCheck(outside, scores, verdict, failures)
+    verdict = _verdict(run, seen.scores, outside, ending, failures)
+    return EndCheck(outside, seen.particles, seen.scores, verdict, failures)
 
 
-def _finite(log_densities: Array, scores: Array) -> np.ndarray:
+def _look(run: Run, points: Points, batch: Batch) -> Look:
+    return look(run.sampler, run.target_now, points, batch, run.loop.step)
+
+
+def _finite(seen: Look) -> np.ndarray:
     """(n,) bool: whether the log density and its gradient are finite at each particle."""
-    return np.asarray(np.isfinite(on_host(log_densities)) & np.isfinite(on_host(scores)).all(axis=1))
+    return np.asarray(np.isfinite(on_host(seen.log_densities)) & np.isfinite(on_host(seen.scores)).all(axis=1))
 
 
 def _verdict(run: Run, scores: Array, outside: int, ending: Ending, failures: list[str]) -> Verdict:
@@ -190,14 +192,19 @@ def _on_batches(
     passes, seen = data_passes(sampled, budget)
     scores = ScoreSum(points)
     for rows, weight in passes:
-        batch = target.batch_of(run.data, {name: jnp.asarray(chosen) for name, chosen in rows.items()})
-        on_batch = evaluate(target, run.loop.state.points, batch, True)[1]
+        batch = _batch_of(target, run.data, {name: jax.device_put(chosen) for name, chosen in rows.items()})
+        on_batch = _look(run, run.loop.state.points, batch).scores
         scores.add(power * on_host(on_batch).astype(np.float64), weight)
     if seen < 1:
         counts = ", ".join(f"{round(seen * size):,} of {size:,}" for size, _ in sampled.values())
         note = " ".join(filter(None, [note, f"On {counts} rows"]))
     errors = None if seen == 1 else scores.errors(seen)
     return judge(points, scores.total, names, rows=errors, note=note, scatter=_scatter(run))
+
+
+@compiled
+def _batch_of(target: AbstractTarget, data: Batch, rows: dict[str, Array]) -> Batch:
+    return target.batch_of(data, rows)
 
 
 def data_passes(

@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from ..core.multihost import on_host
 from ..core.notices import Notice
 from ..core.programs import compiled
-from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, SteinWarning, warn_caller
+from ..core.types import Batch, KeyLike, LogDensityFunction, PyTree, SteinWarning, warn_caller
 from ..results.result import DivergedError, Faults, History, Result, Status
 from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget
@@ -160,25 +159,26 @@ def _result(run: Run, end: EndCheck, ending: Ending, kept: bool) -> Result:
         velocity_norm=np.asarray(lines.info.velocity_norm),
         step_size=np.asarray(lines.info.step_size),
         stein_ratio=np.asarray(lines.info.stein_ratio),
-        particles=_constrained(run.target, jnp.asarray(lines.points), 2) if run.record_particles else None,
+        particles=_constrained(run.target, jax.device_put(lines.points)) if run.record_particles else None,
     )
     stuck = tuple(int(place) for place in np.flatnonzero(counters.stuck))
     faults = Faults(
         int(counters.moved_back), stuck, int(counters.damped), float(counters.largest_damping), int(loop.shortened)
     )
     status, message = outcome(run, end, ending, kept)
-    points: Points = loop.state.points
-    if not points.is_fully_addressable:  # gathers the shares of all processes
-        points = jnp.asarray(on_host(points))
+    particles, points = jax.tree.map(_whole, (end.particles, loop.state.points))
     return Result(
-        _constrained(run.target, points, 1), points, status, faults.told_after(message), int(loop.step),
+        particles, points, status, faults.told_after(message), int(loop.step),
         history, faults, run.target_now, run.sampler, loop, options_of(run), verdict=end.verdict,
     )  # fmt: skip
 
 
+def _whole(array: Array) -> Array:
+    """An array that every process has, where some of it lies with others."""
+    return array if array.is_fully_addressable else jax.device_put(on_host(array))
+
+
 @compiled
-def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTree:
-    constrain = target.bound_space.constrain  # without the shared parameters, which need no copy for each particle
-    for _ in range(batch_axes):
-        constrain = jax.vmap(constrain)
-    return constrain(points)
+def _constrained(target: AbstractTarget, recorded: Float[Array, "k n d"]) -> PyTree:
+    """Recorded particles in the parameters' own coordinates, without the shared parameters."""
+    return jax.vmap(jax.vmap(target.bound_space.constrain))(recorded)

@@ -7,10 +7,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ..core.programs import compiled
-from ..core.types import Batch, Key, Points, Scalar, cast_like
+from ..core.types import Batch, Key, Points, PyTree, Scalar, cast_like
 from ..samplers.sampler import AbstractSampler, Info, root_mean_square
 from ..targets.target import AbstractTarget
 from .history import Record
@@ -60,10 +60,26 @@ def first_loop(
     )
 
 
+class Look(NamedTuple):
+    """The target at particles, and a loop that begins with them."""
+
+    log_densities: Float[Array, " n"]
+    scores: Points
+    """Zeros where the sampler does not differentiate."""
+    particles: PyTree
+    """In the parameters' own coordinates, without what they share."""
+    first: LoopState
+    """The loop before its first step from there."""
+
+
 @compiled
-def evaluate(target: AbstractTarget, points: Points, batch: Batch, scores: bool) -> tuple[Array, Array]:
-    """The log density and its gradient at every particle; zeros in place of the gradient unless `scores`."""
-    return target.log_densities(points, batch), target.scores(points, batch) if scores else jnp.zeros_like(points)
+def look(sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]) -> Look:
+    """Evaluate the target at every particle. One program serves before, along and after a run."""
+    scores = target.scores(points, batch) if sampler.differentiates else jnp.zeros_like(points)
+    particles = jax.vmap(target.bound_space.constrain)(points)
+    return Look(
+        target.log_densities(points, batch), scores, particles, first_loop(sampler, target, points, batch, step)
+    )
 
 
 @compiled

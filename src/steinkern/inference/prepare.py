@@ -20,11 +20,12 @@ from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree
 from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
+from ..targets.supports import Space
 from ..targets.target import AbstractTarget, as_target, batch_length
 from . import start_warnings
 from .arguments import as_count, check_tempering
 from .distributed import spread
-from .loop import evaluate, first_loop
+from .loop import look
 from .run import Run
 
 
@@ -80,21 +81,28 @@ def prepare(
         points = spread(points, mesh, (key, data))
     bound.check_data(data, batch_size)
     sampler.check(points)
-    batch = bound.batch(data, batch_size)
+    batch = _first_batch(bound, data, batch_size) if bound.sampled_rows(data, batch_size) else data
     with _explain_shapes(bound, particles, data):
-        log_densities, scores = evaluate(bound, points, batch, sampler.differentiates)
-    _check_first_particles(log_densities, scores, data)
+        seen = look(sampler, bound, points, batch, jax.device_put(np.int32(first)))
+    log_densities, scores = seen.log_densities, seen.scores
+    _check_first_particles(on_host(log_densities), on_host(scores), data)
     if batch_size is not None:
         _check_rows(bound, points, data, batch_size)
     warnings: list[Notice] = []
     if sampler.differentiates:
-        warnings += start_warnings.before(bound, points, batch, log_densities, scores)
+
+        def values_at(moved: Points) -> Array:
+            return look(sampler, bound, moved, batch, seen.first.step).log_densities
+
+        warnings += start_warnings.before(points, log_densities, scores, values_at)
     warnings += start_warnings.coincident(points, sampler)
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
-        loop = particles.loop._replace(healthy=jnp.asarray(True), converged=jnp.asarray(False))
+        loop = particles.loop._replace(
+            healthy=jax.device_put(np.bool_(True)), converged=jax.device_put(np.bool_(False))
+        )
         given: PyTree = particles.loop
     else:
-        loop = first_loop(sampler, bound, points, batch, jnp.asarray(first, jnp.int32))
+        loop = seen.first
         earlier = isinstance(particles, Result)
         given = (particles.points, particles.particles, particles.shared) if earlier else particles
     run = Run(key, sampler, bound, tempering, data, batch_size, loop=loop, **settings)
@@ -106,8 +114,8 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     earlier = particles if isinstance(particles, Result) else None
     values = particles if earlier is None else earlier.particles
     check_particles(values)
-    values = as_arrays("particles", values) if earlier is None else jax.tree.map(jnp.asarray, values)
-    bound = target.bind(jax.tree.map(lambda leaf: leaf[0], values))
+    values = as_arrays("particles", values) if earlier is None else jax.tree.map(_as_array, values)
+    bound = target.bind(jax.tree.map(lambda leaf: np.asarray(on_host(leaf)[0]), values))
     bound.bound_space.check(values)
     if earlier is None:
         return bound, _unconstrained(bound, values), 0
@@ -125,8 +133,28 @@ def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler
     return bool(eqx.tree_equal(earlier.sampler, sampler)) and bool(eqx.tree_equal(earlier.target.space, target.space))
 
 
-@compiled
+def _as_array(leaf: Any) -> Array:
+    return leaf if isinstance(leaf, jax.Array) else jax.device_put(np.array(leaf))
+
+
 def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
+    """The particles in unconstrained coordinates; without constraints there is nothing to compile."""
+    space = target.bound_space
+    if not (isinstance(space, Space) and space.unconstrained):
+        return _unconstrain(target, particles)
+    leaves = space.layout.structure.flatten_up_to(particles)
+    if len(leaves) == 1 and leaves[0].ndim == 2:
+        return leaves[0]
+    return jax.device_put(np.concatenate([on_host(leaf).reshape(len(leaf), -1) for leaf in leaves], axis=1))
+
+
+@compiled
+def _first_batch(target: AbstractTarget, data: Batch, batch_size: int | None) -> Batch:
+    return target.batch(data, batch_size)
+
+
+@compiled
+def _unconstrain(target: AbstractTarget, particles: PyTree) -> Points:
     return jax.vmap(target.bound_space.unconstrain)(particles)
 
 
@@ -138,12 +166,12 @@ def _explain_shapes(target: AbstractTarget, particles: PyTree, data: Batch) -> A
     return explained(expected, "Was it written for other names or shapes?")
 
 
-def _check_first_particles(log_densities: Array, scores: Array, data: Batch) -> None:
+def _check_first_particles(log_densities: np.ndarray, scores: np.ndarray, data: Batch) -> None:
     missing = " NaN in `data` makes it so, and labels that the likelihood does not know (see its method `check`)."
     why = "" if data is None else missing
-    smooth = jnp.all(jnp.isfinite(scores), axis=1)
-    for good, what in ((jnp.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
-        bad = int(jnp.sum(~good))
+    smooth = np.isfinite(scores).all(axis=1)
+    for good, what in ((np.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
+        bad = int(np.sum(~good))
         if bad:
             raise ValueError(
                 f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "

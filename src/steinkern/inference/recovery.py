@@ -46,7 +46,7 @@ def recover(run: Run) -> None:
     else:
         recovered = _step_with_more_damping(run)
     if not recovered:
-        run.loop = run.last_good._replace(healthy=jnp.asarray(False))
+        run.loop = run.last_good._replace(healthy=jax.device_put(np.bool_(False)))
 
 
 def move_back(run: Run, finite_at: FiniteAt) -> bool:
@@ -61,7 +61,7 @@ def move_back(run: Run, finite_at: FiniteAt) -> bool:
     run.faults = _count_moves(faults, good, int(loop.step))
     if np.mean(run.faults.stuck) > SHARE:
         return False
-    run.loop = loop._replace(state=with_points(loop.state, points), healthy=jnp.asarray(True))
+    run.loop = loop._replace(state=with_points(loop.state, points), healthy=jax.device_put(np.bool_(True)))
     return True
 
 

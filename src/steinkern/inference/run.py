@@ -74,9 +74,9 @@ class Run:
         self.faults = FaultCounters.none(points.shape[0])
         self.last_good = self.loop
         self._options = Options(
-            jnp.asarray(self.record_every),
-            jnp.asarray(-1.0 if self.tolerance is None else self.tolerance),
-            jnp.asarray(jnp.inf if self.longest_move is None else self.longest_move),
+            jax.device_put(np.int32(self.record_every)),
+            jax.device_put(np.float64(-1.0 if self.tolerance is None else self.tolerance)),
+            jax.device_put(np.float64(np.inf if self.longest_move is None else self.longest_move)),
         )
 
     @property
@@ -115,7 +115,7 @@ class Run:
 
     def take_one(self, sampler: AbstractSampler) -> bool:
         """Take the next step with another sampler; `False`, without taking it, where it fails."""
-        loop, record = self._advanced(sampler, self.loop._replace(healthy=jnp.asarray(True)), 1)
+        loop, record = self._advanced(sampler, self.loop._replace(healthy=jax.device_put(np.bool_(True))), 1)
         if loop.healthy:
             self._accept(loop, record)
         return bool(loop.healthy)
@@ -153,9 +153,10 @@ class Run:
         return digests
 
     def _advanced(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Record]:
+        number = jax.device_put(np.int32(steps))
         return advance(
-            self.key, sampler, self.target, self.tempering, self.data, loop, jnp.asarray(steps), self._options,
-            self.batch_size, self.capacity, self.record_particles,
+            self.key, sampler, self.target, self.tempering, self.data, loop, number, self._options, self.batch_size,
+            self.capacity, self.record_particles,
         )  # fmt: skip
 
     def _accept(self, loop: LoopState, record: Record) -> None:

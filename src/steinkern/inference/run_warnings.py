@@ -16,8 +16,8 @@ from jaxtyping import Array
 from ..core.multihost import on_host
 from ..core.notices import Fragment, Notice, Phrase, ways_out
 from ..core.particles import Scored
-from ..core.programs import compiled
-from ..core.types import Batch, Points, Scalar
+from ..core.programs import compiled_quickly
+from ..core.types import Batch, Points, PyTree, Scalar
 from ..core.types import SteinWarning as SteinWarning
 from ..kernels.matrix import AbstractMatrixKernel
 from ..results.verdict import Verdict
@@ -68,7 +68,9 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
     unmoved = found(lambda: _unmoved(run, start))
     # Lost digits and a wrong gradient both make a density look flat, so they are checked first.
     cause = (
-        unmoved or found(lambda: _coarse(run, batch), long) or found(lambda: _flat(run, batch, first, last), not told)
+        unmoved
+        or found(lambda: _coarse(run, batch, end), long)
+        or found(lambda: _flat(run, batch, first, last), not told)
     )
     yield from cause
     unconverged = found(lambda: _unconverged(run), long and not unmoved)
@@ -207,12 +209,12 @@ def _beside(points: Points) -> Array:
     spread = np.std(x, axis=0)
     length = np.where(spread > 0, spread, 0.1 * np.maximum(np.max(np.abs(x), axis=0), 1))
     offset = length * np.random.default_rng(1).uniform(0.3, 0.7, size=(min(_FEW, len(x)), x.shape[1]))
-    return jnp.asarray(x[:_FEW] + offset, points.dtype)
+    return jax.device_put((x[:_FEW] + offset).astype(points.dtype))
 
 
 def _unconverged(run: Run) -> Iterator[Notice]:
     if run.tolerance is not None and not run.loop.converged:
-        fraction = float(run.loop.info.velocity_norm / run.loop.largest_velocity)
+        fraction = float(run.loop.info.velocity_norm) / float(run.loop.largest_velocity)
         yield Notice(
             "not-converged",
             f"the run has not converged: after {run.done} steps the velocity is {fraction:.2g} of its largest value, ",
@@ -232,7 +234,7 @@ def _restless(run: Run) -> Iterator[Notice]:
         return
     points = on_host(run.loop.state.points).astype(np.float64)
     spread = float(np.sqrt(np.mean(np.var(points, axis=0))))
-    move = float(run.loop.info.velocity_norm * run.loop.info.step_size)
+    move = float(run.loop.info.velocity_norm) * float(run.loop.info.step_size)
     if move > LARGEST_MOVE * spread > 0:
         ways = [Phrase.DECAY_RATE, Phrase.LOWER_RATE, Phrase.MORE_STEPS]
         yield Notice(
@@ -248,6 +250,8 @@ def _decoupled(run: Run, batch: Batch) -> Iterator[Notice]:
     points = run.loop.state.points
     if points.shape[0] < 2:
         return
+    if not run.sampler.may_decouple:
+        return
     neighbours = _neighbours(run.sampler, run.loop.state, run.target, batch)
     if neighbours is not None and float(neighbours) < LEAST_NEIGHBOURS:
         yield Notice(
@@ -258,7 +262,7 @@ def _decoupled(run: Run, batch: Batch) -> Iterator[Notice]:
         )
 
 
-@compiled
+@compiled_quickly
 def _neighbours(sampler: AbstractSampler, state: Any, target: AbstractTarget, batch: Batch) -> Scalar | None:
     """‖Σ_{j≠i} K(x_i, x_j) v‖ / ‖K(x_i, x_i) v‖ for a vector v of ones, the median over `_SAMPLE` particles i."""
     kernel = sampler.coupling(state, target, batch)
@@ -274,20 +278,23 @@ def _neighbours(sampler: AbstractSampler, state: Any, target: AbstractTarget, ba
 
 
 def _pull(kernel: AbstractMatrixKernel, at: Array, points: Array) -> Array:
-    """Σ_j K(x, x_j) v, as the difference of two velocities, in which the part without scores cancels."""
+    """Σ_j K(x, x_j) v: the velocity is linear in the scores, and this is its derivative along v."""
     ones, weights = jnp.ones_like(points), jnp.ones(points.shape[:1], points.dtype)
-    zeros = jnp.zeros_like(points)
-    return kernel.velocity(at, Scored(points, ones, weights)) - kernel.velocity(at, Scored(points, zeros, weights))
+
+    def velocity(scores: Array) -> Array:
+        return kernel.velocity(at, Scored(points, scores, weights))
+
+    return jax.jvp(velocity, (jnp.zeros_like(points),), (ones,))[1]
 
 
-def _coarse(run: Run, batch: Batch) -> Iterator[Notice]:
+def _coarse(run: Run, batch: Batch, end: EndCheck) -> Iterator[Notice]:
     points = run.loop.state.points
     if points.dtype.itemsize != 4 or not run.sampler.differentiates:
         return
     whole = on_host(points)
-    some = jnp.asarray(whole[:_FEW])
-    single = np.asarray(_scores(run.target_now, some, batch), np.float64)
-    double = _double_scores(run.target_now, some, batch)
+    single = on_host(end.scores)[:_FEW].astype(np.float64)
+    particle = jax.tree.map(lambda leaf: on_host(leaf)[0], end.particles)
+    double = _double_scores(run.target_now, particle, whole[:_FEW], batch)
     if double is None:
         return
     spread = float(np.sqrt(np.mean(np.var(whole.astype(np.float64), axis=0)))) or 1.0
@@ -301,13 +308,13 @@ def _coarse(run: Run, batch: Batch) -> Iterator[Notice]:
         )
 
 
-@compiled
+@compiled_quickly
 def _scores(target: AbstractTarget, points: Points, batch: Batch) -> Points:
     """The scores, compiled once for all fits of the same functions and shapes."""
     return target.scores(points, batch)
 
 
-def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.ndarray | None:
+def _double_scores(target: AbstractTarget, particle: PyTree, points: np.ndarray, batch: Batch) -> np.ndarray | None:
     """The scores in double precision; `None` where the log density cannot be evaluated in it."""
 
     def double(tree: Any) -> Any:
@@ -315,12 +322,11 @@ def _double_scores(target: AbstractTarget, points: Points, batch: Batch) -> np.n
             if not eqx.is_array_like(leaf):  # a function among shared leaves
                 return leaf
             inexact = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-            return jnp.asarray(np.asarray(leaf, np.float64)) if inexact else leaf
+            return jax.device_put(np.asarray(leaf, np.float64)) if inexact else leaf
 
         return jax.tree.map(cast, tree)
 
     try:
-        particle = jax.tree.map(np.asarray, target.bound_space.constrain(points[0]))
         # JAX caches NumPy constants by identity in single precision, so the target gets copies.
         fresh = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, target)
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

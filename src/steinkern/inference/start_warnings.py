@@ -1,17 +1,15 @@
 """Checks before a run: of the first particles, and of the gradient there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..core.multihost import on_host
+from ..core.multihost import on_host, placed_like
 from ..core.notices import Notice, Phrase
-from ..core.types import Batch, Points
+from ..core.types import Points
 from ..samplers.sampler import AbstractSampler
-from ..targets.target import AbstractTarget
-from .loop import evaluate
 
 
 def coincident(points: Points, sampler: AbstractSampler) -> Iterator[Notice]:
@@ -27,16 +25,15 @@ def coincident(points: Points, sampler: AbstractSampler) -> Iterator[Notice]:
 
 
 def before(
-    target: AbstractTarget, points: Points, batch: Batch, log_densities: Array, scores: Array
+    points: Points, log_densities: Array, scores: Array, values_at: Callable[[Points], Array]
 ) -> Iterator[Notice]:
-    """Warns where the gradient at the first particles is zero everywhere, or contradicts finite differences.
+    """Check the gradient of the log density at the first particles.
 
     Args:
-        target: bound to the particles' space.
         points: the first particles.
-        batch: the batch on which the target was evaluated.
-        log_densities: at the first particles.
-        scores: at the first particles.
+        log_densities: the log densities there.
+        scores: the gradients there.
+        values_at: a function from points to log densities.
     """
     if points.dtype.itemsize < 4:  # half precision is too coarse for finite differences
         return
@@ -53,7 +50,7 @@ def before(
             )
         return
     with np.errstate(all="ignore"):  # comparisons with numbers that overflow are false
-        wrong = _is_not_the_slope(target, points, batch, x, value, slope)
+        wrong = _is_not_the_slope(points, values_at, x, value, slope)
     if np.mean(wrong) > 0.5:
         yield Notice(
             "wrong-gradient",
@@ -66,7 +63,7 @@ def before(
 
 
 def _is_not_the_slope(
-    target: AbstractTarget, points: Points, batch: Batch, x: np.ndarray, value: np.ndarray, slope: np.ndarray
+    points: Points, values_at: Callable[[Points], Array], x: np.ndarray, value: np.ndarray, slope: np.ndarray
 ) -> np.ndarray:
     """(n,) bool: whether finite differences along one direction contradict the gradient at each particle."""
     precision = float(jnp.finfo(points.dtype).eps)
@@ -74,8 +71,8 @@ def _is_not_the_slope(
     direction = np.random.default_rng(0).normal(size=x.shape[1:])
     length = precision ** (1 / 3) * spread
     offset = length * direction[None, :] / np.sqrt(np.mean(direction**2))
-    beside = (jnp.asarray(x + sign * offset, points.dtype) for sign in (1, -1))
-    above, below = (on_host(evaluate(target, moved, batch, True)[0]).astype(np.float64) for moved in beside)
+    beside = (placed_like((x + sign * offset).astype(points.dtype), points) for sign in (1, -1))
+    above, below = (on_host(values_at(moved)).astype(np.float64) for moved in beside)
     # Compares the difference of the values along `offset` with the one that the gradient predicts. Allows for the
     # function's curvature, by which the two one-sided differences differ, and for rounding errors.
     difference, expected = (above - below) / 2, slope @ offset[0]

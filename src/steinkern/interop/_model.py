@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, UInt32
 
 from ..core.arrays import as_concrete_key
-from ..core.programs import compiled
+from ..core.programs import compiled_quickly
 from ..core.types import Batch, Key, KeyLike, PyTree, Scalar, Vector, check_count
 from ..targets.supports import AbstractSpace
 from ..targets.target import AbstractTarget
@@ -64,24 +64,32 @@ class AbstractModelTarget(AbstractTarget):
         """
         check_count("num_particles", num_particles)
         key = as_concrete_key(key)
-        particles = self.draw_prior(jr.fold_in(key, 0), num_particles)
-        for attempt in range(1, _ATTEMPTS + 1):
-            usable = _usable(self, particles)
-            if bool(jnp.all(usable)):
+        particles, usable = self.draw_first(key, 0, num_particles)
+        for attempt in range(1, _ATTEMPTS):
+            if np.all(usable):
                 return particles
-            if attempt == _ATTEMPTS:
-                break
-            others = self.draw_prior(jr.fold_in(key, attempt), num_particles)
-            particles = jax.tree.map(  # calls the function at once, so `usable` is that of this iteration
-                lambda old, new: jnp.where(usable.reshape(-1, *[1] * (old.ndim - 1)), old, new),  # noqa: B023 (see above)
-                particles,
-                others,
-            )
-        raise ValueError(
-            f"`model` has no start: after {_ATTEMPTS} draws from its prior the log density or its gradient is not "
-            f"finite at {int(jnp.sum(~usable))} of {num_particles} particles. See that the data lie "
-            "in the support of their distributions, or give first particles of your own to `fit`."
-        )
+            others, usable_others = self.draw_first(key, attempt, num_particles)
+            particles = jax.device_put(_chosen(np.asarray(usable), particles, others))
+            usable = np.asarray(usable) | np.asarray(usable_others)
+        if np.all(usable):
+            return particles
+        raise ValueError(_no_start(int(np.sum(~np.asarray(usable))), num_particles))
+
+    def prior_draws(self, key: Key) -> Iterator[dict[str, np.ndarray]]:
+        """Single draws from the prior, for a caller who sees whether one is usable, as many as `prior` tries."""
+        for attempt in range(_ATTEMPTS):
+            drawn = self.draw_attempt(key, attempt, 1)
+            yield {name: np.asarray(np.asarray(value)[0]) for name, value in drawn.items()}
+        raise ValueError(_no_start(1, 1))
+
+    def draw_attempt(self, key: Key, attempt: int, num_particles: int) -> dict[str, Array]:
+        """Draws from the prior; the key is that of the attempt, one of several with the same `key`."""
+        return self.draw_prior(_key_of_attempt(key, jax.device_put(np.uint32(attempt))), num_particles)
+
+    def draw_first(self, key: Key, attempt: int, num_particles: int) -> tuple[dict[str, Array], Bool[Array, " n"]]:
+        """Draws from the prior, as `draw_attempt`, and whether log density and gradient are finite at each."""
+        particles = self.draw_attempt(key, attempt, num_particles)
+        return particles, usable_at(self, particles)
 
     @property
     def exchangeable(self) -> bool:
@@ -128,9 +136,31 @@ class AbstractModelTarget(AbstractTarget):
         return self
 
 
-@compiled
-def _usable(target: AbstractModelTarget, particles: PyTree) -> Bool[Array, " n"]:
-    """A mask of the particles whose log density and gradient on the first batch are finite."""
+def _no_start(bad: int, num_particles: int) -> str:
+    return (
+        f"`model` has no start: after {_ATTEMPTS} draws from its prior the log density or its gradient is not finite "
+        f"at {bad} of {num_particles} particles. See that the data lie in the support of their distributions, or give "
+        "first particles of your own to `fit`."
+    )
+
+
+def _chosen(usable: np.ndarray, particles: PyTree, others: PyTree) -> PyTree:
+    """The particles that are usable, and in place of the rest others."""
+
+    def choose(old: Any, new: Any) -> np.ndarray:
+        return np.where(usable.reshape(-1, *[1] * (old.ndim - 1)), np.asarray(old), np.asarray(new))
+
+    return jax.tree.map(choose, particles, others)
+
+
+@compiled_quickly
+def _key_of_attempt(key: Key, attempt: UInt32[Array, ""]) -> Key:
+    return jr.fold_in(key, attempt)
+
+
+@compiled_quickly
+def usable_at(target: AbstractModelTarget, particles: PyTree) -> Bool[Array, " n"]:
+    """Whether the log density and its gradient are finite at each particle, on the first batch."""
     batch = target.batch(None, None)
 
     def one(particle: PyTree) -> Array:

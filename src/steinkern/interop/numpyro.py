@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, UInt32
 
 from ..core.arrays import as_array
 from ..core.particles import Layout
-from ..core.programs import compiled
+from ..core.programs import compiled_quickly
 from ..core.types import Batch, Key, PyTree, Scalar, Vector, as_number, check_callable
-from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
+from ._model import AbstractModelSpace, AbstractModelTarget, relaxed, usable_at
 
 try:
     import numpyro  # noqa: F401 (to see whether it is there)
@@ -228,7 +228,13 @@ class NumPyroTarget(AbstractModelTarget):
         Sites with an improper prior are drawn uniformly from (−2, 2) in unconstrained coordinates, as NumPyro
         initialises its chains.
         """
-        return _prior(self, jr.split(key, num_particles))
+        return _prior(self, key, None, num_particles)
+
+    def draw_attempt(self, key: Key, attempt: int, num_particles: int) -> dict[str, Array]:
+        return _prior(self, key, jax.device_put(np.uint32(attempt)), num_particles)
+
+    def draw_first(self, key: Key, attempt: int, num_particles: int) -> tuple[dict[str, Array], Bool[Array, " n"]]:
+        return _draw_first(self, key, jax.device_put(np.uint32(attempt)), num_particles)
 
     def sites(self, particles: PyTree) -> dict[str, Array]:
         """The latent and the deterministic sites at a batch of particles, plates in full."""
@@ -240,7 +246,7 @@ class NumPyroTarget(AbstractModelTarget):
     def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
         """One draw of every observed site for each particle, plates in full."""
         n = len(jax.tree_util.tree_leaves(particles)[0])
-        return _predictive(self, jr.split(key, n), particles)
+        return _predictive(self, key, n, particles)
 
 
 def _bijection(site: dict[str, Any]) -> Any:
@@ -339,18 +345,27 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) + (" is" if len(names) == 1 else " are")
 
 
-@compiled
-def _prior(target: NumPyroTarget, keys: Any) -> dict[str, Array]:
+@compiled_quickly
+def _prior(target: NumPyroTarget, key: Key, attempt: UInt32[Array, ""] | None, num_particles: int) -> dict[str, Array]:
     layout = target.space.layout
+    key = key if attempt is None else jr.fold_in(key, attempt)
 
     def draw(key: Key) -> dict[str, Array]:
         trace = _drawn(target.space.call, key)
         return {name: trace[name]["value"].astype(layout.dtype) for name in layout.names}
 
-    return jax.vmap(draw)(keys)
+    return jax.vmap(draw)(jr.split(key, num_particles))
 
 
-@compiled
+@compiled_quickly
+def _draw_first(
+    target: NumPyroTarget, key: Key, attempt: UInt32[Array, ""], num_particles: int
+) -> tuple[dict[str, Array], Bool[Array, " n"]]:
+    particles = _prior(target, key, attempt, num_particles)
+    return particles, usable_at(target, particles)
+
+
+@compiled_quickly
 def _sites(target: NumPyroTarget, particles: PyTree) -> dict[str, Array]:
     def one(particle: PyTree) -> dict[str, Array]:
         trace = target.space.call.at(particle)
@@ -360,14 +375,14 @@ def _sites(target: NumPyroTarget, particles: PyTree) -> dict[str, Array]:
     return jax.vmap(one)(particles)
 
 
-@compiled
+@compiled_quickly
 def _observed(call: _Call) -> dict[str, Array]:
     sites = _drawn(call, 0)
     return {name: jnp.asarray(site["value"]) for name, site in sites.items() if _is_observation(site)}
 
 
-@compiled
-def _predictive(target: NumPyroTarget, keys: Any, particles: PyTree) -> dict[str, Array]:
+@compiled_quickly
+def _predictive(target: NumPyroTarget, key: Key, n: int, particles: PyTree) -> dict[str, Array]:
     call = target.space.call
 
     def one(key: Key, particle: PyTree) -> dict[str, Array]:
@@ -375,10 +390,10 @@ def _predictive(target: NumPyroTarget, keys: Any, particles: PyTree) -> dict[str
         trace = call.trace(handlers.substitute(handlers.seed(model, key), data=particle))
         return {name: trace[name]["value"] for name in model.names}
 
-    return jax.vmap(one)(keys, particles)
+    return jax.vmap(one)(jr.split(key, n), particles)
 
 
-@compiled
+@compiled_quickly
 def _inside(call: _Call, particles: PyTree) -> dict[str, Array]:
     """Whether all values of each site lie in its support."""
 

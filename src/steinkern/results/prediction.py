@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Inexact, Shaped
 
 from ..core.arrays import as_data, as_labels
@@ -37,9 +38,8 @@ class Prediction:
         The interval covers the uncertainty of the function only, without the likelihood's noise.
         """
         values = _as_floats(self.values)
-        ends = jnp.asarray([(1 - self.level) / 2, (1 + self.level) / 2], values.dtype)
-        lower, upper = jnp.quantile(values, ends, axis=0)
-        return lower, upper
+        ends = np.asarray([(1 - self.level) / 2, (1 + self.level) / 2], values.dtype)
+        return _quantiles(values, jax.device_put(ends))
 
     def log_density(self, likelihood: Any, labels: Any) -> Float[Array, " rows"]:
         """The log predictive density of each label, log (1/n) Σ_i p(label | values_i).
@@ -67,6 +67,12 @@ def _as_floats(values: Array) -> Array:
     if jnp.iscomplexobj(values):
         raise ValueError(f"`function` must give real numbers for quantiles and densities, got {values.dtype}.")
     return values if jnp.issubdtype(values.dtype, jnp.floating) else values.astype(jnp.result_type(float))
+
+
+@compiled
+def _quantiles(values: Float[Array, "n rows ..."], ends: Float[Array, "2"]) -> tuple[Array, Array]:
+    lower, upper = jnp.quantile(values, ends, axis=0)
+    return lower, upper
 
 
 @compiled

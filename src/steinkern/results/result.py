@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
@@ -83,12 +82,12 @@ class Result:
         data = as_data(data)
         self.target.check_data(data, None)
         with explained("`data` must be as `fit` had them", "Were they meant for another target?"):
-            return self.target.scores(self.points_in_jax(), data)
+            return _scores(self.target, self.points_in_jax(), data)
 
     def points_in_jax(self) -> Points:
         """The points as a JAX array; warns where JAX's precision is too coarse for their spread."""
         self._warn_of_rounding()
-        return jnp.asarray(self.points)
+        return _as_array(self.points)
 
     def _warn_of_rounding(self) -> None:
         kept, now = np.dtype(self.points.dtype), np.dtype(jax.dtypes.canonicalize_dtype(self.points.dtype))
@@ -96,7 +95,7 @@ class Result:
             return
         coarse = np.flatnonzero(too_coarse(np.asarray(self.points), now))
         if len(coarse):
-            names = Layout.of(jax.tree.map(lambda leaf: leaf[0], self.particles)).coordinate_names()
+            names = Layout.of(jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.particles)).coordinate_names()
             which = repr(names[coarse[0]]) if len(names) == self.points.shape[1] else f"coordinate {coarse[0]}"
             others = f" and {len(coarse) - 1} more" if len(coarse) > 1 else ""
             warn_caller(SteinWarning(
@@ -153,7 +152,7 @@ class Result:
             batch_size: the number of rows evaluated at a time, where all would take too much memory.
         """
         self._warn_of_rounding()
-        return predict(function, jax.tree.map(jnp.asarray, self.particles), self.shared, data, level, batch_size)
+        return predict(function, jax.tree.map(_as_array, self.particles), self.shared, data, level, batch_size)
 
     def to_arviz(
         self,
@@ -284,14 +283,17 @@ class Result:
             return Trace(nothing, nothing, "It needs the data: give them as `result.report(directory, data)`.")
         if recorded is None or self.shared is not None:
             why = "What the particles share was another at earlier steps." if recorded is not None else self._no_flow
-            return discrepancy(self.target, self.points_in_jax()[None], np.array([self.num_steps]), data, why)
+            last = np.asarray(self.points_in_jax())[None]
+            return discrepancy(self.target, last, np.array([self.num_steps]), data, why)
         self._warn_of_rounding()
-        return discrepancy(self.target, _unconstrained(self.target, recorded), step, data, "")
+        return discrepancy(self.target, np.asarray(_unconstrained(self.target, recorded)), step, data, "")
 
     def _predictive(self, key: KeyLike | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
         """Predictive draws by name: those of the target with `key`, and those in `predictive`."""
-        particles = jax.tree.map(jnp.asarray, self.particles)
-        drawn = {} if key is None else self.target.predictive(as_concrete_key(key), particles)
+        drawn: dict[str, Any] = {}
+        if key is not None:
+            particles = jax.tree.map(_as_array, self.particles)
+            drawn = dict(self.target.predictive(as_concrete_key(key), particles))
         if key is not None and not drawn:
             raise ValueError(
                 "`key` draws from the predictive distribution of a NumPyro or PyMC model, and this target is none. "
@@ -333,6 +335,16 @@ class Result:
 
     def _repr_html_(self) -> str:
         return short_html(self)
+
+
+def _as_array(array: Any) -> Array:
+    """An array of JAX, in its precision; a copy of one of NumPy."""
+    return array if isinstance(array, jax.Array) else jax.device_put(np.array(array))
+
+
+@compiled
+def _scores(target: AbstractTarget, points: Points, data: Batch) -> Points:
+    return target.scores(points, data)
 
 
 @compiled

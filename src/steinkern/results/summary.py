@@ -23,7 +23,7 @@ def moments(particles: PyTree, max_rows: int | None) -> tuple[list[tuple[str, li
     """
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(particles)]
     values = np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)[:, :max_rows]
-    names = Layout.of(jax.tree.map(lambda leaf: leaf[0], particles)).coordinate_names()
+    names = Layout.of(jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles)).coordinate_names()
     rows = [
         (name, [float(column.mean()), float(column.std()), *map(float, np.quantile(column, [0.05, 0.5, 0.95]))])
         for name, column in zip(names, values.T, strict=False)

@@ -84,6 +84,10 @@ class HalfBayesian(AbstractSampler):
     def check(self, points: Points) -> None:
         self.sampler.check(points)
 
+    @property
+    def may_decouple(self) -> bool:
+        return self.sampler.may_decouple
+
     def coupling(
         self, state: HalfBayesianState, target: AbstractTarget, batch: Batch = None
     ) -> AbstractMatrixKernel | None:

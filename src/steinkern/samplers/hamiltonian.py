@@ -14,12 +14,13 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int
 
 from ..core.metric import AbstractMetric
-from ..core.types import Batch, Key, Points, as_number, cast_like, check_count, check_positive, check_share
+from ..core.types import Batch, Key, Points, Scalar, as_number, cast_like, check_count, check_positive, check_share
 from ..kernels.diagnostics import stein_ratio
 from ..targets.target import AbstractTarget
 from .sampler import AbstractSampler, Info, root_mean_square
 
 _JITTER = (-1.0, 0.3)  # range of the uniform noise on the log step size, drawn for each chain and transition
+_FEWEST_JUMPING = 4  # chains: two jump, two others are the difference
 _LENGTH = math.pi / 2  # mean trajectory length; a quarter turn on a standard Gaussian ends independent of its start
 
 
@@ -36,6 +37,29 @@ class ChainState(NamedTuple):
     outside: Int[Array, ""]
     """The number of jumps in the last transition to points whose log density is not finite, such as beyond an edge.
     Trajectories are not counted: with too long steps they end so far out that even a smooth density overflows."""
+
+
+class Noise(NamedTuple):
+    """The random numbers of one transition of n chains, m of which try to jump."""
+
+    momenta: Points
+    """Standard normal."""
+    length: Scalar
+    """Uniform in [0, 1): of the trajectory."""
+    stretch: Float[Array, " n"]
+    """The factor on every chain's step size; `log_stretch` has its logarithm."""
+    acceptance: Float[Array, " n"]
+    """Uniform in [0, 1): Metropolis' rule for the trajectories."""
+    rows: Int[Array, "3 m"]
+    """Three different chains for every jump: which jumps, and which of those that do not is added and subtracted."""
+    log_acceptance: Float[Array, " m"]
+    """Logarithms of uniform numbers: Metropolis' rule for the jumps."""
+
+
+def log_stretch(uniform: Any) -> Any:
+    """The logarithm of the factor on a chain's step size, from a number that is uniform in [0, 1)."""
+    low, high = _JITTER
+    return low + (high - low) * uniform
 
 
 class Hamiltonian(AbstractSampler):
@@ -72,76 +96,88 @@ class Hamiltonian(AbstractSampler):
         return False
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
+        return self.init_at(target, points, batch)
+
+    @staticmethod
+    def init_at(target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
+        """The state before the first transition, which depends on no number of the sampler."""
         values, scores = _look(target, points, batch)
         return ChainState(
             points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
         )
 
     def step(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch = None) -> tuple[ChainState, Info]:
-        trajectory_key, jump_key = jr.split(key)
-        before = state.points
-        state = self._trajectories(trajectory_key, state, target, batch)
-        if self.share > 0 and before.shape[0] >= 4:
-            state = self._jump(jump_key, state, target, batch)
+        state = self.transition(self._draw(key, state.points), state, target, batch)
         pull = jax.vmap(self.metric.pull_score)(state.scores)
         norm = root_mean_square(jnp.mean(pull, axis=0))
         return state, Info(norm, cast_like(self.step_size, norm), stein_ratio(state.points, state.scores))
 
-    def _trajectories(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
-        n = state.points.shape[0]
-        momentum_key, length_key, jitter_key, accept_key = jr.split(key, 4)
-        dtype = state.points.dtype
+    def transition(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch = None) -> ChainState:
+        """The next state for given random numbers."""
+        state = self._trajectories(noise, state, target, batch)
+        return self._jump(noise, state, target, batch) if noise.rows.shape[1] else state
+
+    def num_jumping(self, n: int) -> int:
+        """How many of `n` chains try to jump in a transition."""
+        return min(max(1, round(self.share * n)), n - 2) if self.share > 0 and n >= _FEWEST_JUMPING else 0
+
+    def _draw(self, key: Key, points: Points) -> Noise:
+        n, dtype, jumping = points.shape[0], points.dtype, self.num_jumping(points.shape[0])
+        keys = jr.split(key, 8)
+        order = jr.permutation(keys[4], n)
+        others = max(n - jumping, 2)
+        plus = jr.randint(keys[5], (jumping,), 0, others)
+        minus = jnp.remainder(plus + jr.randint(keys[6], (jumping,), 1, others), others)  # any of them but the first
+        return Noise(
+            momenta=jr.normal(keys[0], points.shape, dtype),
+            length=jr.uniform(keys[1], (), dtype),
+            stretch=jnp.exp(log_stretch(jr.uniform(keys[2], (n,), dtype))),
+            acceptance=jr.uniform(keys[3], (n,), dtype),
+            rows=jnp.stack([order[:jumping], order[jumping:][plus], order[jumping:][minus]]),
+            log_acceptance=jnp.log(jr.uniform(keys[7], (jumping,), dtype)),
+        )
+
+    def _trajectories(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
         step = cast_like(self.step_size, state.points)
-        jitter = jr.uniform(jitter_key, (n, 1), dtype, *_JITTER)
-        own = step * jnp.exp(jitter)
-        length = _LENGTH * jr.uniform(length_key, (), dtype, 0.5, 1.5)
+        steps = step * noise.stretch[:, None]
+        length = _LENGTH * (0.5 + noise.length)
         leaps = jnp.clip(jnp.ceil(length / step), 1, self.most_leaps).astype(jnp.int32)
-        momenta = jr.normal(momentum_key, state.points.shape, dtype)
         pull, push_back = jax.vmap(self.metric.pull_score), jax.vmap(self.metric.unwhiten)
 
         def leap(_: Any, moving: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
             points, momenta, _, scores = moving
-            momenta = momenta + own / 2 * pull(scores)
-            points = points + push_back(own * momenta)
+            momenta = momenta + steps / 2 * pull(scores)
+            points = points + push_back(steps * momenta)
             values, scores = _look(target, points, batch)
-            return points, momenta + own / 2 * pull(scores), values, scores
+            return points, momenta + steps / 2 * pull(scores), values, scores
 
-        first = (state.points, momenta, state.log_densities, state.scores)
-        points, last_momenta, values, scores = jax.lax.fori_loop(0, leaps, leap, first)
-        gain = values - state.log_densities - jnp.sum(last_momenta**2 - momenta**2, axis=1) / 2
+        first = (state.points, noise.momenta, state.log_densities, state.scores)
+        points, momenta, values, scores = jax.lax.fori_loop(0, leaps, leap, first)
+        gain = values - state.log_densities - jnp.sum(momenta**2 - noise.momenta**2, axis=1) / 2
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
-        accepted = jr.uniform(accept_key, (n,), dtype) < probability
         moved = state._replace(points=points, log_densities=values, scores=scores)
         none = jnp.zeros((), jnp.int32)
-        return _chosen(accepted, moved, state)._replace(acceptance=probability, leaps=leaps, outside=none)
+        chosen = _chosen(noise.acceptance < probability, moved, state)
+        return chosen._replace(acceptance=probability, leaps=leaps, outside=none)
 
-    def _jump(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
-        """Jumps by differences of chains that do not jump, which makes the proposal symmetric."""
-        n = state.points.shape[0]
-        order_key, pair_key, accept_key = jr.split(key, 3)
-        order = jr.permutation(order_key, n)
-        number = min(max(1, round(self.share * n)), n - 2)
-        jumping, others = order[:number], order[number:]
-        one_key, other_key = jr.split(pair_key)
-        one = jr.randint(one_key, (number,), 0, n - number)
-        apart = jr.randint(other_key, (number,), 1, n - number)
-        two = jnp.remainder(one + apart, n - number)  # uniform over the others except `one`
-        points = state.points[jumping] + state.points[others[one]] - state.points[others[two]]
+    def _jump(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
+        """Jumps of some chains by differences of others, which stay where they are: so the jump is symmetric."""
+        d = state.points.shape[1]
+        table = _table(state.points, state.log_densities, state.scores)  # one array, read and written once
+        here, plus, minus = table.at[noise.rows].get(mode="promise_in_bounds")
+        points = here[:, :d] + plus[:, :d] - minus[:, :d]
         values, scores = _look(target, points, batch)
-        gain = values - state.log_densities[jumping]
-        accepted = jnp.log(jr.uniform(accept_key, (number,), points.dtype)) < jnp.where(jnp.isnan(gain), -jnp.inf, gain)
+        gain = values - here[:, d]
+        accepted = noise.log_acceptance < jnp.where(jnp.isnan(gain), -jnp.inf, gain)
         accepted &= jnp.all(jnp.isfinite(scores), axis=1)
-        here = jax.tree.map(lambda leaf: leaf[jumping], (state.points, state.log_densities, state.scores))
-        new = [
-            jnp.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), found, old)
-            for found, old in zip((points, values, scores), here, strict=True)
-        ]
-        return state._replace(
-            points=state.points.at[jumping].set(new[0]),
-            log_densities=state.log_densities.at[jumping].set(new[1]),
-            scores=state.scores.at[jumping].set(new[2]),
-            outside=jnp.sum(~jnp.isfinite(values)).astype(jnp.int32),
-        )
+        new = jnp.where(accepted[:, None], _table(points, values, scores), here)
+        table = table.at[noise.rows[0]].set(new, mode="promise_in_bounds", unique_indices=True)
+        outside = jnp.sum(jnp.where(jnp.isfinite(values), 0, 1).astype(jnp.int32), dtype=jnp.int32)
+        return state._replace(points=table[:, :d], log_densities=table[:, d], scores=table[:, d + 1 :], outside=outside)
+
+
+def _table(points: Points, values: Float[Array, " n"], scores: Points) -> Float[Array, "n k"]:
+    return jnp.concatenate([points, values[:, None], scores], axis=1)
 
 
 def _look(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Float[Array, " n"], Points]:

@@ -68,6 +68,11 @@ class AbstractSampler(OneLine):
         """Whether the particles approximate the target, so that they can be checked against it."""
         return True
 
+    @property
+    def may_decouple(self) -> bool:
+        """Whether `coupling` gives a kernel."""
+        return False
+
     def coupling(self, state: Any, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
         """The kernel of the next step, for samplers whose kernel may decouple the particles; else `None`."""
         return None

@@ -61,8 +61,12 @@ class SVGD(AbstractSampler):
     def check(self, points: Points) -> None:
         self.rule.check(points)
 
+    @property
+    def may_decouple(self) -> bool:
+        return self.rule.may_decouple
+
     def coupling(self, state: SteinState, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
-        if not self.rule.may_decouple:
+        if not self.may_decouple:
             return None
         return self.rule.update(state.rule, target, state.points, batch)[1]
 

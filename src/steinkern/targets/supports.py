@@ -253,8 +253,13 @@ class Space(AbstractSpace):
                 raise ValueError(
                     f"`support` {_described(rule)} needs a parameter with at least one axis, got a scalar."
                 )
-        free = [rule.unconstrain(jnp.asarray(leaf)) for rule, leaf in zip(supports, leaves, strict=True)]
+        free = [_free_shape(rule, leaf) for rule, leaf in zip(supports, leaves, strict=True)]
         return cls(Layout.of(jax.tree_util.tree_unflatten(structure, free)), supports)
+
+    @property
+    def unconstrained(self) -> bool:
+        """Whether no leaf has a constraint, so that a particle is its own unconstrained coordinates."""
+        return all(isinstance(rule, Real) for rule in self.supports)
 
     def unconstrain(self, particle: PyTree) -> Vector:
         leaves = self.layout.structure.flatten_up_to(particle)
@@ -285,6 +290,12 @@ class Space(AbstractSpace):
                     f"`{argument}` must lie inside their support; {name or 'the array'} has values outside "
                     f"{_described(rule)}. Give them in the parameters' own, constrained coordinates."
                 )
+
+
+def _free_shape(rule: AbstractSupport, leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type of a leaf in unconstrained coordinates; nothing is computed."""
+    arguments = rule, jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(leaf.dtype))
+    return jax.eval_shape(lambda rule, value: rule.unconstrain(value), *arguments)
 
 
 def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupport]:

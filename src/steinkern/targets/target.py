@@ -4,7 +4,7 @@ The data are arguments of every method instead of closed over, so that new data 
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -110,6 +110,10 @@ class AbstractTarget(OneLine):
 
     def prior(self, key: KeyLike, num_particles: int) -> PyTree:
         """Initial particles drawn from the target's prior; `ValueError` unless `has_prior`."""
+        raise ValueError("`target` has no prior to draw from: give first particles, or a start.")
+
+    def prior_draws(self, key: Key) -> Iterator[PyTree]:
+        """Single draws from the target's prior, one after another; `ValueError` unless `has_prior`."""
         raise ValueError("`target` has no prior to draw from: give first particles, or a start.")
 
     def observed(self) -> dict[str, Array]:

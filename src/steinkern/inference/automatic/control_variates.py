@@ -11,13 +11,10 @@ and the stated error is no less than it and than the plain one.
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
 
 from ...core.metric import AbstractMetric
-from ...core.programs import compiled
-from ...core.types import Matrix, Scalar, Vector
+from .whitening import Whitening, eigh
 
 _DRAWS_A_CONTROL = 20
 _MOST_DIMENSIONS = 200  # beyond, the regressions cost more than the chains
@@ -29,94 +26,118 @@ _SURE = 3.0  # standard errors that the mean of one control may be from 0, and f
 class Estimates(NamedTuple):
     """Moments of u = R(x − centre), in which the target's covariance is near the identity."""
 
-    centre: Vector
-    mean: Vector
-    covariance: Matrix
-    mean_error: Vector
+    centre: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    mean_error: np.ndarray
     """The standard errors of the means of x, coordinate by coordinate."""
-    variance_error: Vector
+    variance_error: np.ndarray
     """The standard errors of the variances of x, likewise."""
-    identity_error: Scalar
+    identity_error: float
     """How far the chains are from E[s] = 0, in standard errors, where that is far in standard deviations as well."""
 
 
-@compiled
-def moments_by_stein(
-    points: Float[Array, "t n d"], scores: Float[Array, "t n d"], metric: AbstractMetric, smooth: Any = True
-) -> Estimates:
+class Regressed(NamedTuple):
+    """Values at some draws, one a row, and the means over all draws by chain."""
+
+    few: np.ndarray
+    by_chain: np.ndarray
+
+
+def moments_by_stein(points: Any, scores: Any, metric: AbstractMetric, smooth: bool = True) -> Estimates:
     """Mean and covariance, each entry with or without the correction, whichever has the smaller error.
 
     Whitened coordinates keep narrow directions: an error of a hundredth in an entry is one of a hundredth in the spread
     along every direction.
 
     Args:
-        points: of the chains.
+        points: of the chains, with axes (transition, chain, coordinate).
         scores: ∇log p there.
         metric: near the inverse of the covariance.
         smooth: whether nothing speaks against Stein's identity: chains do not meet an edge of the density.
     """
-    t, n, d = points.shape
-    centre = jnp.mean(points, axis=(0, 1))
-    white = jax.vmap(jax.vmap(metric.whiten))(points - centre[None, None])
-    pulled = jax.vmap(jax.vmap(metric.pull_score))(scores)
+    whitening = Whitening.of(metric)
+    x = np.asarray(points, np.float64)
+    t, n, d = x.shape
+    centre = x.mean(axis=(0, 1))
+    white, pulled = whitening.whiten(x - centre), whitening.pull_scores(np.asarray(scores, np.float64))
     spacing = max(1, t * n // _LARGEST)
     enough = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MOST_DIMENSIONS
-    holds = smooth & _vanishes(jnp.mean(pulled, axis=0))
+    mean_score = pulled.mean(axis=0)
+    holds = smooth and _vanish(mean_score)
+    few_scores = pulled[::spacing].reshape(-1, d)
 
-    def corrected(
-        values: Float[Array, "t n k"], controls: Float[Array, "t n c"]
-    ) -> tuple[Float[Array, "n k"], Float[Array, " k"]]:
-        """The means of `values` by chain, corrected where that is better, and the least error to state of them."""
-        few, own = (part[::spacing].reshape(-1, part.shape[-1]) for part in (controls, values))
-        few, own = few - jnp.mean(few, axis=0, keepdims=True), own - jnp.mean(own, axis=0, keepdims=True)
-        gram = few.T @ few
-        ridge = 1e-8 * jnp.trace(gram) / gram.shape[0] + jnp.finfo(gram.dtype).tiny
-        slopes = jnp.linalg.solve(gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype), few.T @ own)
-        plain = jnp.mean(values, axis=0)
-        offsets = jnp.mean(controls, axis=0)
-        better = plain - offsets @ slopes
-        apart = jnp.abs(jnp.mean(better, axis=0) - jnp.mean(plain, axis=0))
-        accepted = (_error(better) < _error(plain)) & (apart <= _NOISE * _error(plain)) & holds
-        doubtful = accepted & ~_vanishes(offsets)
-        least = jnp.where(doubtful, jnp.maximum(apart, _error(plain)), 0)
-        return jnp.where(accepted[None], better, plain), least
+    def correct(values: Regressed, controls: Regressed) -> tuple[np.ndarray, np.ndarray]:
+        slopes = _slopes(controls.few, values.few)
+        return _better(values.by_chain, controls.by_chain, slopes, holds)
 
-    means = corrected(white, pulled)[0] if enough else jnp.mean(white, axis=0)
-    mean = jnp.mean(means, axis=0)
-    inner = white - mean[None, None]
-    identity = jnp.eye(d, dtype=points.dtype)
-
-    def row(i: Array) -> tuple[Float[Array, "n d"], Float[Array, " d"]]:
-        products = inner[:, :, i, None] * inner
-        controls = inner[:, :, i, None] * pulled + identity[i][None, None]  # E[u_i s_k] = −δ_ik
-        return corrected(products, jnp.concatenate([controls, pulled], axis=2))
-
-    plain = jnp.tensordot(inner, inner, axes=((0, 1), (0, 1))) / (t * n)
-    covariance, variance_error = plain, _error(jnp.mean(jax.vmap(jax.vmap(metric.unwhiten))(inner) ** 2, axis=0))
+    means = white.mean(axis=0)
     if enough:
-        rows, least = jax.lax.map(row, jnp.arange(d))
-        covariance = jnp.mean(rows, axis=1)
-        covariance = (covariance + covariance.T) / 2
-        values, vectors = jnp.linalg.eigh(covariance)
-        smallest = jnp.linalg.eigvalsh(plain)[0] / 2
-        covariance = (vectors * jnp.maximum(values, smallest)[None]) @ vectors.T
-        back = jax.vmap(metric.unwhiten)(identity)  # its row a is what a step along u_a is in x
-        by_chain = rows.swapaxes(0, 1)
-        variance_error = _error(jax.lax.map(lambda own: jnp.sum(back * (own @ back), axis=0), by_chain))
-        variance_error = jnp.maximum(variance_error, jnp.sqrt(jnp.sum(back**2 * (least**2 @ back**2), axis=0)))
-    own = jnp.mean(pulled, axis=0)
-    far = jnp.abs(jnp.mean(own, axis=0))
-    off = jnp.where(far > 0.1, far / jnp.maximum(_error(own), 1e-30), 0)
-    mean_error = _error(jax.vmap(metric.unwhiten)(means))
-    return Estimates(centre, mean, covariance, mean_error, variance_error, jnp.max(off))
+        means = correct(Regressed(white[::spacing].reshape(-1, d), means), Regressed(few_scores, mean_score))[0]
+    mean = means.mean(axis=0)
+    inner = white - mean
+    by_chain = np.ascontiguousarray(inner.transpose(1, 2, 0))  # (n, d, t)
+    products = by_chain @ inner.transpose(1, 0, 2) / t  # (n, d, d): the means of u_i u_j
+    plain = products.mean(axis=0)
+    covariance, variance_error = plain, _error(np.mean(whitening.unwhiten(inner) ** 2, axis=0))
+    if enough:
+        controls = by_chain @ pulled.transpose(1, 0, 2) / t + np.eye(d)  # E[u_i s_k] = −δ_ik
+        few = inner[::spacing].reshape(-1, d)
+        rows, least = np.empty((d, n, d)), np.empty((d, d))
+        for i in range(d):
+            own = few[:, i, None]
+            rows[i], least[i] = correct(
+                Regressed(own * few, products[:, i]),
+                Regressed(
+                    np.concatenate([own * few_scores, few_scores], axis=1),
+                    np.concatenate([controls[:, i], mean_score], axis=1),
+                ),
+            )
+        covariance = _positive(rows.mean(axis=1), eigh(plain)[0][0] / 2)
+        steps = whitening.steps()
+        variance_error = _error(np.sum(steps * (rows.swapaxes(0, 1) @ steps), axis=1))
+        variance_error = np.maximum(variance_error, np.sqrt(np.sum(steps**2 * (least**2 @ steps**2), axis=0)))
+    far = np.abs(mean_score.mean(axis=0))
+    off = np.where(far > 0.1, far / np.maximum(_error(mean_score), 1e-30), 0)
+    return Estimates(centre, mean, covariance, _error(whitening.unwhiten(means)), variance_error, float(off.max()))
 
 
-def _vanishes(by_chain: Float[Array, "n c"]) -> Bool[Array, ""]:
+def _slopes(controls: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The regression of values on controls, rows being draws."""
+    controls, values = controls - controls.mean(axis=0), values - values.mean(axis=0)
+    gram = controls.T @ controls
+    ridge = 1e-8 * np.trace(gram) / len(gram) + np.finfo(gram.dtype).tiny
+    return np.linalg.solve(gram + ridge * np.eye(len(gram)), controls.T @ values)
+
+
+def _better(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray, holds: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The means by chain, corrected where that is better, and the least error to state of each.
+
+    Args:
+        plain: the means of the values by chain.
+        offsets: those of the controls, which are 0 at the target.
+        slopes: of the regression of the values on the controls.
+        holds: whether Stein's identity holds for the scores themselves.
+    """
+    better = plain - offsets @ slopes
+    apart, error = np.abs(better.mean(axis=0) - plain.mean(axis=0)), _error(plain)
+    accepted = (_error(better) < error) & (apart <= _NOISE * error) & holds
+    doubtful = accepted if not _vanish(offsets) else np.zeros_like(accepted)
+    return np.where(accepted, better, plain), np.where(doubtful, np.maximum(apart, error), 0)
+
+
+def _positive(covariance: np.ndarray, smallest: float) -> np.ndarray:
+    """A symmetric matrix with no eigenvalue below `smallest`."""
+    values, vectors = eigh((covariance + covariance.T) / 2)
+    return (vectors * np.maximum(values, smallest)) @ vectors.T
+
+
+def _vanish(by_chain: np.ndarray) -> bool:
     """Whether the means of all controls are 0 within their errors."""
     surplus = (1 - NormalDist().cdf(_SURE)) / by_chain.shape[1]
     sure = -NormalDist().inv_cdf(surplus)
-    return jnp.all(jnp.abs(jnp.mean(by_chain, axis=0)) <= sure * _error(by_chain))
+    return bool(np.all(np.abs(by_chain.mean(axis=0)) <= sure * _error(by_chain)))
 
 
-def _error(by_chain: Float[Array, "n k"]) -> Float[Array, " k"]:
-    return jnp.std(by_chain, axis=0, ddof=1) / by_chain.shape[0] ** 0.5
+def _error(by_chain: np.ndarray) -> np.ndarray:
+    return np.asarray(by_chain.std(axis=0, ddof=1) / len(by_chain) ** 0.5)

@@ -50,6 +50,14 @@ def mixing(points: np.ndarray) -> Mixing:
     return Mixing(error(unit), error(squares), np.maximum(drift(unit), drift(squares)), r_hat)
 
 
+def settled_error(hard: bool) -> float:
+    """The standard errors up to which means and spreads are called settled, in standard deviations.
+
+    Half as large where the chains had a hard time: narrow places that they see too little make errors look small.
+    """
+    return ENOUGH / 2 if hard else ENOUGH
+
+
 def settled(found: Mixing) -> bool:
     """Whether means and standard deviations are known well enough and stand still."""
     worst = float(max(found.mean_error.max(), found.sd_error.max()))

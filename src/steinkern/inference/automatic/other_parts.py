@@ -8,16 +8,13 @@ has one maximum where there is one part, and a second one, nearly as high, where
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...core.notices import Notice, Phrase
-from ...core.types import Batch, Points
-from ...targets.target import AbstractTarget
-from .gaussian import Gaussian, bounds_at, evaluations, nearest_gaussian
+from .evaluation import Evaluator
+from .gaussian import Gaussian, nearest_gaussian
 
-_SCALES = 2.0 ** (np.arange(-16, 17) / 2)
+_HALVINGS = 16  # of the variance, and as many doublings
 _VALLEY = 1.0  # nats between two maxima
 _NEAR = 10.0  # nats, and a tenth of the dimensions, by which the second may be lower before it is looked at closely
 _LEAST_SHARE = 0.01  # of the mass
@@ -46,34 +43,42 @@ class OtherPart(NamedTuple):
         )
 
 
-def look_for_another_part(
-    target: AbstractTarget, nearest: Gaussian, noise: Points, data: Batch
-) -> tuple[OtherPart | None, tuple[int, int, int, int]]:
-    """Another part, or none, and what the look took: values, gradients, Hessians and batches."""
-    n, d = noise.shape
-    scales, near = jnp.asarray(_SCALES, noise.dtype), _NEAR + 0.1 * d
-    spent = np.zeros(4, int)
-    place = nearest.mean
-    for _ in range(2):  # around the mean, and around the highest density there: a narrow part need not be at the mean
-        bounds, highest = bounds_at(target, nearest, place, scales, noise, data)
-        spent += np.array([n * len(_SCALES), 0, 0, 1])
-        scale = second_scale(np.asarray(bounds), near)
+def scales() -> np.ndarray:
+    """The factors on the standard deviations at which the bounds are looked at, in octaves and half-octaves."""
+    return 2.0 ** (np.arange(-_HALVINGS, _HALVINGS + 1) / 2)
+
+
+def look_for_another_part(evaluator: Evaluator, nearest: Gaussian) -> OtherPart | None:
+    """Another part, or none: a second Gaussian around the mean of the nearest one, or around the highest density there.
+
+    A narrow part need not be at the mean.
+    """
+    place, near = nearest.mean, _NEAR + 0.1 * len(nearest.mean)
+    for _ in range(2):
+        bounds, highest = _bounds_around(evaluator, nearest, place)
+        scale = second_scale(bounds, near)
         if scale is not None:
-            second = nearest_gaussian(target, place, noise, data, nearest.precision / scale**2, _MOST_ROUNDS)
-            spent += np.array(evaluations(second, n))
+            second, _ = nearest_gaussian(evaluator, place, nearest.precision / scale**2, _MOST_ROUNDS)
             if (part := _compared(nearest, second)) is not None:
-                return part, _four(spent)
+                return part
         place = highest
-    return None, _four(spent)
+    return None
 
 
-def _four(spent: np.ndarray) -> tuple[int, int, int, int]:
-    values, gradients, hessians, batches = map(int, spent)
-    return values, gradients, hessians, batches
+def _bounds_around(evaluator: Evaluator, nearest: Gaussian, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The evidence lower bounds of Gaussians at `place` over `scales()`, and the point of the highest density there."""
+    factors, d, whitening = scales(), len(place), nearest.whitening
+    points = place + factors[:, None, None] * whitening.unwhiten(evaluator.noise)
+    values = evaluator.log_densities(points.reshape(-1, d))
+    with np.errstate(invalid="ignore"):
+        means = values.reshape(len(factors), -1).mean(axis=1)
+    bounds = means - whitening.log_determinant() / 2 + d * np.log(factors)
+    highest = np.argmax(np.where(np.isfinite(values), values, -np.inf))
+    return np.where(np.isfinite(bounds), bounds, -np.inf), points.reshape(-1, d)[highest]
 
 
 def second_scale(bounds: np.ndarray, near: float) -> float | None:
-    """The scale of the highest other maximum of the bounds, by `_SCALES`, if it is so near to the first."""
+    """The scale of the highest other maximum of the bounds, by `scales()`, if it is so near to the first."""
     first = len(bounds) // 2
     while (higher := max((first, first - 1, first + 1), key=lambda place: _at(bounds, place))) != first:
         first = higher
@@ -84,7 +89,7 @@ def second_scale(bounds: np.ndarray, near: float) -> float | None:
         if peak and np.isfinite(bounds[place]) and np.min(between) < bounds[place] - _VALLEY:
             others.append(place)
     best = max(others, key=lambda place: bounds[place], default=None)
-    return None if best is None or bounds[best] < bounds[first] - near else float(_SCALES[best])
+    return None if best is None or bounds[best] < bounds[first] - near else float(scales()[best])
 
 
 def _at(bounds: np.ndarray, place: int) -> float:
@@ -94,22 +99,24 @@ def _at(bounds: np.ndarray, place: int) -> float:
 def _compared(first: Gaussian, second: Gaussian) -> OtherPart | None:
     """The second Gaussian, where it has some of the mass and is not the first one found again."""
     d = len(first.mean)
-    ratio = float(np.exp((first.metric.logdet() - second.metric.logdet()) / (2 * d)))
-    ahead = float(second.bound - first.bound)
+    wider = first.whitening.log_determinant() - second.whitening.log_determinant()
+    ratio = float(np.exp(wider / (2 * d)))
+    ahead = second.bound - first.bound
     share = 1 / (1 + np.exp(-np.clip(ahead, -50, 50)))
-    if not bool(second.settled) or share < _LEAST_SHARE or 0.5 < ratio < 2:
+    if not second.settled or share < _LEAST_SHARE or 0.5 < ratio < 2:
         return None
     return OtherPart(first, second, ratio, float(share))
 
 
 def has_been_seen(part: OtherPart, points: np.ndarray) -> bool:
     """Whether the draws, axes (transition, chain, coordinate), are in that part in something like its share."""
-    drawn = jnp.asarray(points.reshape(-1, points.shape[-1]))
-    first, second = (_log_mass(own, drawn) for own in (part.first, part.second))
+    draws = points.reshape(-1, points.shape[-1])
+    first, second = (_log_mass(gaussian, draws) for gaussian in (part.first, part.second))
     return bool(np.mean(second > first) > 0.2 * part.share)
 
 
-def _log_mass(gaussian: Gaussian, points: Points) -> np.ndarray:
+def _log_mass(gaussian: Gaussian, points: np.ndarray) -> np.ndarray:
     """The logarithm of the Gaussian's density times its mass, up to a constant of the target."""
-    white = jax.vmap(gaussian.metric.whiten)(points - gaussian.mean[None])
-    return np.asarray(gaussian.bound + gaussian.metric.logdet() / 2 - jnp.sum(white**2, axis=1) / 2)
+    whitening = gaussian.whitening
+    white = whitening.whiten(points - gaussian.mean)
+    return gaussian.bound + whitening.log_determinant() / 2 - np.sum(white**2, axis=1) / 2

@@ -11,33 +11,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...core.errors import shapes
-from ...core.types import Batch, PyTree, Vector
+from ...core.programs import compiled
+from ...core.types import Batch, PyTree, Scalar, Vector
 from ...targets.target import AbstractTarget, LogDensity
 from .closures import as_function, on_copied_arrays
 
 
-def bind(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> tuple[AbstractTarget, Vector, Batch]:
-    """The target on its space, the start as an unconstrained vector, and the data; in double precision if `wide`."""
+def bind(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> tuple[AbstractTarget, PyTree, Batch]:
+    """The target on its space, the start and the data as arrays of JAX; in double precision if `wide`."""
 
     def cast(leaf: Any) -> Any:
-        floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-        # A copy, because JAX remembers by identity what an array is to it: see `closures`.
-        return jnp.asarray(np.array(leaf), jnp.float64 if wide and floating else None)
+        numbers = np.array(leaf)  # a copy, because JAX remembers by identity what an array is to it: see `closures`
+        floating = jnp.issubdtype(numbers.dtype, jnp.floating)
+        return jax.device_put(numbers.astype(np.float64) if wide and floating else numbers)
+
+    def as_floating(leaf: Any) -> Any:
+        floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return leaf if floating else jax.device_put(np.asarray(leaf, np.float64))
 
     start, data = jax.tree.map(cast, start), jax.tree.map(cast, data)
-    start = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(float), start)
-    bound = target.bind(start)
-    bound.bound_space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
-    vector = bound.bound_space.unconstrain(start)
-    if wide:  # a model's space has the precision in which it was made
-        vector = vector.astype(jnp.float64)
-    value, score = jax.value_and_grad(bound.log_density)(vector, data)
-    if not (bool(jnp.isfinite(value)) and bool(jnp.all(jnp.isfinite(score)))):
-        raise ValueError(
-            f"`start` must lie where the log density and its gradient are finite, got {float(value)} there. Start "
-            "inside the support, or declare it with `support=`."
-        )
-    return bound, vector, data
+    start = jax.tree.map(as_floating, start)
+    return target.bind(start), start, data
+
+
+@compiled
+def _at_start(target: AbstractTarget, start: PyTree, data: Batch) -> tuple[Scalar, Vector]:
+    vector = target.bound_space.unconstrain(start).astype(jnp.result_type(float))
+    return jax.value_and_grad(target.log_density)(vector, data)
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def double_precision(target: AbstractTarget, start: PyTree, data: Batch) -> Iter
     It is not where the log density insists on single precision. The switch is thread-local and set back however the
     block ends; the target is one on copies of the arrays that it closes over, see `closures`.
     """
-    if jnp.zeros(()).dtype == jnp.float64:  # the caller's own choice
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:  # the caller's own choice
         yield True, target
         return
     if isinstance(target, LogDensity):
@@ -62,7 +62,7 @@ def double_precision(target: AbstractTarget, start: PyTree, data: Batch) -> Iter
 def _runs_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> bool:
     with jax.enable_x64(True):
         try:
-            bind(target, start, data, True)
+            _at_start.check(*bind(target, start, data, True))
         except (TypeError, ValueError, IndexError, KeyError, AssertionError, NotImplementedError):
             return False
     return True

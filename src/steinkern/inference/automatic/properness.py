@@ -1,12 +1,9 @@
 """Is there a posterior at all? A density without finite mass lets the search or the chains run away."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...core.notices import Notice, Phrase
-from ...core.types import Batch, Vector
-from ...targets.target import AbstractTarget
+from .evaluation import Evaluator
 from .gaussian import Gaussian
 
 _BEYOND = 1e50  # of the start or of 1: farther than a parameter in any unit
@@ -19,13 +16,19 @@ NOT_FINITE = Notice(
 )
 
 
-def no_mass_found(
-    nearest: Gaussian, start: Vector, target: AbstractTarget, data: Batch, names: list[str]
-) -> Notice | None:
-    """Why the search for the nearest Gaussian came to nothing; `None` where it did not."""
-    spread = jax.vmap(nearest.metric.unwhiten)(jnp.eye(len(names), dtype=start.dtype))
-    size = np.sqrt(np.sum(np.asarray(spread) ** 2, axis=0)) + np.abs(np.asarray(nearest.mean - start))
-    if not bool(jnp.isfinite(nearest.bound)) and not np.any(size > _BEYOND):
+def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray, names: list[str]) -> Notice | None:
+    """Why the search for the nearest Gaussian came to nothing; `None` where it did not.
+
+    Args:
+        evaluator: of the target.
+        nearest: what the search ended with.
+        start: where the search began.
+        names: of the coordinates.
+    """
+    mean, steps = nearest.mean, nearest.whitening.steps()
+    with np.errstate(over="ignore", invalid="ignore"):  # a search that runs away overflows
+        size = np.sqrt(np.sum(steps**2, axis=0)) + np.abs(mean - start)
+    if not np.isfinite(nearest.bound) and not np.any(size > _BEYOND):
         return Notice(
             "start-at-edge",
             "no cloud of points around `start`, however small, has a finite log density and gradient: the start lies "
@@ -33,10 +36,10 @@ def no_mass_found(
             Phrase.SUPPORT,
             ".",
         )
-    if bool(nearest.settled) and np.all(size < _BEYOND * (1 + np.abs(np.asarray(start)))):
+    if nearest.settled and np.all(size < _BEYOND * (1 + np.abs(start))):
         return None
     worst = names[int(np.argmax(np.where(np.isfinite(size), size, np.inf)))]
-    before, after = (float(target.log_density(point, data)) for point in (start, nearest.mean + spread[-1]))
+    before, after = evaluator.log_densities(np.stack([start, mean + steps[-1]])).tolist()
     endless = f"the search for the posterior's mass came to no end: it runs away, farthest in {worst!r}. "
     return Notice("improper", endless, _advice(before, after))
 
@@ -63,7 +66,7 @@ def running_away(spreads: list[np.ndarray]) -> bool:
     return bool(np.any(doubled & (spreads[-1] > _GROWN * spreads[0])))
 
 
-def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, nearest: Gaussian, names: list[str]) -> Notice:
+def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, names: list[str]) -> Notice:
     """Why chains that run away have no posterior."""
     with np.errstate(divide="ignore", invalid="ignore"):
         growth = np.nan_to_num(spreads[-1] / spreads[0], nan=np.inf)

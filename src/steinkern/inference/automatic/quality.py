@@ -4,17 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
 
 from ...core.notices import Notice, Phrase
 from ...core.programs import compiled
-from ...core.types import Key, Points
-from ...kernels.diagnostics import ksd2, stein_ratio
-from .chains import Draws
-from .convergence import Mixing, drifting
+from ...core.types import Points, Scalar
+from ...kernels.bandwidth import Median
+from ...kernels.diagnostics import ksd2
+from .chains import Chains, Draws
+from .convergence import Mixing, drifting, mixing, settled_error
+from .other_parts import has_been_seen
+from .particles import Placement
+from .start import Start
+from .whitening import Whitening
 
 _DIRECTIONS = 64
 _APART = 1.2  # R-hat beyond which chains are told apart
@@ -23,8 +25,8 @@ _TAILS = 12.0  # the fourth moment, 3 for a Gaussian, beyond which a standard de
 _NARROW = 0.5  # the acceptance that some chains have where others have 0.8 and more
 _SURE = 8.0  # standard errors, over as many coordinates as there are
 _STEIN = (0.6, 1.6)  # the Stein ratio of particles that are many enough for it
-MANY = 50
-"""Particles from which on the Stein ratio is judged."""
+_MANY = 50  # particles from which on the Stein ratio is judged
+_ON_HOST = 2000  # particles whose pairs NumPy goes through faster than a program is compiled
 _FAR = 0.25  # distance of distribution functions along a random direction
 
 
@@ -83,43 +85,121 @@ class Quality:
         )
 
 
+def along_directions(random: np.random.Generator, particles: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Kolmogorov's distance between two samples along random directions.
+
+    Between two particles the one distribution function is constant and the other grows, so that their distance is
+    largest at a particle or just before it.
+    """
+    directions = random.standard_normal((particles.shape[1], _DIRECTIONS))
+    distances = np.empty(_DIRECTIONS)
+    for place, (mine, theirs) in enumerate(zip((particles @ directions).T, (others @ directions).T, strict=True)):
+        samples = np.sort(mine), np.sort(theirs)
+        for side in ("left", "right"):
+            first, second = (np.searchsorted(sample, samples[0], side=side) / len(sample) for sample in samples)
+            distances[place] = max(distances[place] if side == "right" else 0, np.max(np.abs(first - second)))
+    return distances
+
+
+def squared_discrepancy(points: np.ndarray, scores: np.ndarray) -> float:
+    """`steinkern.ksd2` with its default kernel, the RBF with the median bandwidth; of few particles on the host.
+
+    For k = exp(−r²/2h) the Stein kernel of two points is k (s·s' + (s − s')·(x − x')/h + d/h − r²/h²).
+    """
+    n, d = points.shape
+    if n > _ON_HOST:
+        return float(_squared_discrepancy(jax.device_put(points), jax.device_put(scores)))
+    h, r2 = _median_bandwidth(points), squared_distances(points, points)
+    along = np.sum(scores * points, axis=1)  # s·x
+    across = scores @ points.T  # s·x'
+    kernel = np.exp(-r2 / (2 * h))
+    stein = scores @ scores.T + (along[:, None] + along - across - across.T) / h + d / h - r2 / h**2
+    return float(np.mean(kernel * stein))
+
+
+def squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """r² of all pairs."""
+    return np.maximum(np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1) - 2 * x @ y.T, 0)
+
+
+def _median_bandwidth(points: np.ndarray) -> float:
+    """The bandwidth of the rule `Median()`."""
+    n, largest = len(points), Median().largest
+    few = points if n <= largest else points[np.arange(largest) * n // largest]
+    r2 = squared_distances(few, few)[np.triu_indices(len(few), 1)]
+    typical = float(np.median(r2)) if len(r2) else 0.0
+    mean = float(np.mean(r2)) if len(r2) else 0.0
+    return (typical or mean or 1.0) * 0.5 / np.log(n + 1.0)
+
+
 @compiled
-def along_directions(key: Key, particles: Points, others: Float[Array, "m d"]) -> Float[Array, " k"]:
-    """Kolmogorov's distance between two samples along random directions."""
-    directions = jr.normal(key, (_DIRECTIONS, particles.shape[1]), particles.dtype)
-
-    def distance(direction: Float[Array, " d"]) -> Array:
-        mine, theirs = jnp.sort(particles @ direction), jnp.sort(others @ direction)
-        at = jnp.concatenate([mine, theirs])
-        shares = [jnp.searchsorted(some, at, side="right") / len(some) for some in (mine, theirs)]
-        return jnp.max(jnp.abs(shares[0] - shares[1]))
-
-    return jax.lax.map(distance, directions)
+def _squared_discrepancy(points: Points, scores: Points) -> Scalar:
+    return ksd2(points, scores)
 
 
-@compiled
-def _discrepancies(particles: Points, scores: Points) -> tuple[Array, Array]:
-    """The squared kernel Stein discrepancy and the Stein ratio."""
-    return jnp.maximum(ksd2(particles, scores), 0), stein_ratio(particles, scores)
+def check(
+    random: np.random.Generator, start: Start, chains: Chains, placement: Placement
+) -> tuple[Quality, tuple[Notice, ...]]:
+    """The last stage: how good the particles are, and what is not to be trusted about them."""
+    seen = mixing(chains.draws.points)
+    quality = measure_quality(random, placement, chains, seen)
+    if chains.stopped:  # what chains do that were cut short says nothing of the target
+        cut = f"Ctrl-C cut the chains short, after {len(chains.draws.leaps)} transitions: means and spreads may be off."
+        return quality, (Notice("interrupted", cut),)
+    warnings = tuple(concerns(quality, seen, placement, chains, start.names))
+    other = start.other
+    if other is not None and not has_been_seen(other, chains.draws.points):
+        warnings = (other.notice(), *warnings)
+    return quality, warnings
 
 
-def judged(
-    key: Key, particles: Points, scores: Points, held_aside: Float[Array, "m d"], mixing: Mixing,
-    errors: tuple[np.ndarray, np.ndarray], identity_error: float, outside: int, draws: Draws,
-) -> Quality:  # fmt: skip
-    """Everything that can be said of the particles in numbers; they, their scores and the draws are whitened."""
-    squared, ratio = _discrepancies(particles, scores)
+def measure_quality(random: np.random.Generator, placement: Placement, chains: Chains, seen: Mixing) -> Quality:
+    """Everything that can be said of the particles in numbers."""
+    white, scores = placement.white, placement.white_scores
+    centred = white - white.mean(axis=0)
+    ratio = -np.sum(centred * scores) / ((len(white) - 1) * white.shape[1]) if len(white) > 1 else np.nan
+    slow = seen if chains.hard else None
+    mean_errors, sd_errors = _stated_errors(placement, Whitening.of(chains.sampler.metric), chains.draws, slow)
     return Quality(
-        ksd=float(squared) ** 0.5,
+        ksd=max(squared_discrepancy(white, scores), 0.0) ** 0.5,
         stein_ratio=float(ratio),
-        mean_errors=errors[0],
-        sd_errors=errors[1],
-        r_hat=float(mixing.r_hat.max()),
-        acceptance=float(np.mean(draws.acceptance)),
-        direction_error=float(jnp.max(along_directions(key, particles, held_aside))),
-        identity_error=identity_error,
-        outside=outside,
+        mean_errors=mean_errors,
+        sd_errors=sd_errors,
+        r_hat=float(seen.r_hat.max()),
+        acceptance=float(np.mean(chains.draws.acceptance)),
+        direction_error=float(along_directions(random, placement.white, placement.held_aside).max()),
+        identity_error=placement.estimates.identity_error,
+        outside=placement.outside,
     )
+
+
+def _stated_errors(
+    placement: Placement, whitening: Whitening, draws: Draws, slow: Mixing | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of the particles' means and standard deviations, in standard deviations.
+
+    Of the estimates, and of what the particles have in place of them: those put back to draws have other moments. Where
+    chains were `slow` and are not settled, twice the errors of plain means and spreads: along a sharp bend, 20 keys,
+    errors were 1.5 of these.
+    """
+    points, estimates = placement.points, placement.estimates
+    sd = _standard_deviations(draws)
+    mean = estimates.centre + whitening.unwhiten(estimates.mean)
+    steps = whitening.steps()
+    variance = np.sum(steps * (estimates.covariance @ steps), axis=0)
+    mean_error, sd_error = estimates.mean_error / sd, estimates.variance_error / (2 * sd**2)
+    if slow is not None and max(slow.mean_error.max(), slow.sd_error.max()) > settled_error(hard=True):
+        mean_error, sd_error = 2 * slow.mean_error, 2 * slow.sd_error
+    mean_error = np.hypot(mean_error, (points.mean(axis=0) - mean) / sd)
+    if len(points) > 1:
+        sd_error = np.hypot(sd_error, (points.std(axis=0) - np.sqrt(np.maximum(variance, 0))) / sd)
+    return mean_error, sd_error
+
+
+def _standard_deviations(draws: Draws) -> np.ndarray:
+    """By coordinate, and 1 where there is none."""
+    sd = draws.points.std(axis=(0, 1))
+    return np.asarray(np.where(sd > 0, sd, 1))
 
 
 def stay_apart(values: np.ndarray) -> bool:
@@ -135,30 +215,30 @@ def stay_apart(values: np.ndarray) -> bool:
 
 
 def concerns(
-    quality: Quality, mixing: Mixing, mean_errors: np.ndarray, draws: Draws, names: list[str], enough: float, many: bool
+    quality: Quality, seen: Mixing, placement: Placement, chains: Chains, names: list[str]
 ) -> Iterator[Notice]:
     """What is not to be trusted, why, and what to try.
 
     Args:
         quality: in numbers.
-        mixing: of the chains.
-        mean_errors: of the estimates, in standard deviations.
-        draws: their draws.
+        seen: how the chains mixed.
+        placement: the particles.
+        chains: what they saw.
         names: of the coordinates.
-        enough: the standard errors, in standard deviations, up to which means and spreads are called settled.
-        many: whether there are so many particles that their Stein ratio says something.
     """
+    draws, enough, many = chains.draws, settled_error(chains.hard), len(placement.points) >= _MANY
+    mean_errors = placement.estimates.mean_error / _standard_deviations(draws)
     by_chain = np.mean(draws.acceptance, axis=0)
     points = draws.points
     unit = (points - points.mean(axis=(0, 1))) / np.where(points.std(axis=(0, 1)) > 0, points.std(axis=(0, 1)), 1)
     tails = np.mean(unit**4, axis=(0, 1))
     local = np.mean(np.abs(draws.scores), axis=0)  # a chain's own steepness: where curvature varies
     uneven = float(np.max(np.quantile(local, 0.95, axis=0) / np.maximum(np.quantile(local, 0.05, axis=0), 1e-300)))
-    mean_error, sd_error = float(np.max(mean_errors)), float(np.max(mixing.sd_error))
+    mean_error, sd_error = float(np.max(mean_errors)), float(np.max(seen.sd_error))
     unsettled = max(mean_error, sd_error) > enough
-    worst = names[int(np.argmax(np.maximum(mixing.mean_error, mixing.sd_error)))]
+    worst = names[int(np.argmax(np.maximum(seen.mean_error, seen.sd_error)))]
     if quality.r_hat > _APART:
-        place = int(np.argmax(mixing.r_hat))
+        place = int(np.argmax(seen.r_hat))
         where = names[place]
         if stay_apart(points[:, :, place]):
             yield Notice(
@@ -173,7 +253,7 @@ def concerns(
                 f"chains move slowly in {where!r} (R-hat {quality.r_hat:.2f}): its mean and spread are not settled. A "
                 "funnel does that, as in a hierarchy that is not well informed: write it non-centred.",
             )
-    elif unsettled or drifting(mixing):
+    elif unsettled or drifting(seen):
         yield Notice(
             "not-settled",
             f"means and spreads are not settled, least of all in {worst!r} (standard errors up to "

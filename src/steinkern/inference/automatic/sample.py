@@ -3,27 +3,33 @@
 import dataclasses
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import jax
 import jax.random as jr
 import numpy as np
-from tqdm.auto import tqdm
 
 from ...core.arrays import as_concrete_key, as_numpy, check_not_empty
 from ...core.errors import explained
 from ...core.notices import Notice, Phrase, RefusalError
-from ...core.types import Batch, KeyLike, LogDensityFunction, PyTree, SteinWarning, warn_caller
-from ...results.result import DivergedError, Faults, Result, Status
+from ...core.progress import compiling, progress_bar
+from ...core.types import Batch, Key, KeyLike, LogDensityFunction, PyTree, SteinWarning, warn_caller
+from ...results.result import DivergedError, Faults, History, Result, Status
+from ...samplers.hamiltonian import Hamiltonian
 from ...targets.target import AbstractTarget, as_target
 from ..arguments import as_count
+from .chains import MOST_ROUNDS, Chains, run_chains
 from .closures import names_in
+from .particles import Placement, constrained, is_recorded, place_particles
 from .precision import bind, double_precision, in_shapes
-from .quality import Cost, Quality
-from .stages import MOST_ROUNDS, run_stages
+from .properness import NOT_FINITE, no_mass_kept, running_away
+from .quality import Cost, Quality, check
+from .randomness import generators
+from .start import Start, find_start
 
 _METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, particles placed by what they saw"
 _MOST_PARTICLES = 1_000_000  # beyond, the chains that they are drawn from do not fit into memory
@@ -115,37 +121,128 @@ def sample(
     if given.sampled_rows(None, None):
         draws = "`target` draws minibatches, and `sample` uses all data in every step: "
         raise RefusalError(Notice("minibatches", draws, Phrase.WHOLE_DATA, "."))
-    if start is None:
-        if not given.has_prior:
-            raise ValueError("`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`.")
-        start = jax.tree.map(lambda leaf: leaf[0], given.prior(jr.fold_in(key, 1), 1))
-    check_not_empty("start", start)
-    start = jax.tree.map(_as_numbers, start)
+    starts = _starts(key, given, start)
+    first = next(starts)
     data = jax.tree.map(partial(as_numpy, "data"), data)  # NumPy keeps the digits that JAX's own precision may not
     given.check_data(data, None)
-    bar = tqdm(total=MOST_ROUNDS + 2, disable=None if progress is None else not progress, leave=False)
-    with bar, double_precision(given, start, data) as (wide, own):
-        with explained(*in_shapes(start, data)):
-            bound, vector, batch = bind(own, start, data, wide)
-        outcome = run_stages(key, bound, vector, batch, num_particles, bar)
-    particles = outcome.particles
+    bar = progress_bar(MOST_ROUNDS + 2, wanted=progress)
+    with bar, double_precision(given, first, data) as (wide, inner):
+        with explained(*in_shapes(first, data)):
+            bound, particle, batch = bind(inner, first, data, wide)
+            if start is not None:
+                bound.bound_space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
+        particles = (bind(inner, other, None, wide)[1] for other in chain([first], starts))
+        run = _run(key, bound, particles, batch, num_particles, bar)
     settings = {
         "precision": "float64" if wide else "float32",
         "data shapes": [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)],
         "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
     }
-    with np.errstate(over="ignore"):  # particles that ran away may not fit into float32
-        bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
-    result = Sampled(
-        particles, outcome.points, outcome.status, outcome.message, outcome.steps, outcome.history, Faults(),
-        bound, outcome.sampler, None, settings,
-        tuple(outcome.warnings), outcome.quality, outcome.cost, outcome.log_densities,
-    )  # fmt: skip
-    for text in outcome.warnings:
+    result = _result(run, given, settings)
+    for text in result.warnings:
         warn_caller(SteinWarning(text, result))
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What each stage of a run gave; the later ones are missing where one found no posterior."""
+
+    start: Start
+    chains: Chains | None = None
+    placement: Placement | None = None
+    quality: Quality | None = None
+    warnings: tuple[Notice, ...] = ()
+    problem: Notice | None = None
+    """Why there is no posterior; `None` where there is one."""
+    particles: PyTree = None
+    """Where there is none: the last points that are finite, as particles."""
+    points: np.ndarray | None = None
+    """These points."""
+
+
+def _starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
+    """The start that was given; without one, draws from a model's prior, in the precision of the caller."""
+    if start is not None:
+        check_not_empty("start", start)
+        yield jax.tree.map(_as_numbers, start)
+        return
+    if not target.has_prior:
+        raise ValueError("`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`.")
+    double = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    draws = target.prior_draws(key)
+    while True:
+        with jax.enable_x64(double):
+            drawn = next(draws)
+        yield drawn
+
+
+def _run(key: Key, target: AbstractTarget, starts: Iterable[PyTree], data: Batch, num_particles: int, bar: Any) -> _Run:
+    """Start, chains, particles, checks; `bar` shows how far it is."""
+    for_start, for_chains, for_particles, for_checks = generators(key, 4)
+    bar.set_description_str("nearest Gaussian")
+    with compiling(bar):
+        start = find_start(for_start, target, starts, data, num_particles)
+    if start.problem is not None:
+        return _without_posterior(target, start.problem, start.chains.points, num_particles, start)
+    bar.set_description_str("chains")
+    chains = run_chains(for_chains, target, start, data, is_recorded(num_particles, len(start.vector)), bar)
+    if running_away(chains.spreads):
+        problem = no_mass_kept(chains.spreads, chains.draws.log_densities, start.names)
+        return _without_posterior(target, problem, chains.draws.points[-1], num_particles, start, chains)
+    placement = place_particles(for_particles, target, data, chains, num_particles)
+    if not placement.finite:
+        return _without_posterior(target, NOT_FINITE, placement.points, num_particles, start, chains)
+    quality, warnings = check(for_checks, start, chains, placement)
+    return _Run(start, chains, placement, quality, warnings)
+
+
+def _without_posterior(
+    target: AbstractTarget, problem: Notice, points: Any, num_particles: int, start: Start, chains: Chains | None = None
+) -> _Run:
+    """The end of a run that found no posterior; points that are not finite are the start, or the first chain's."""
+    points = np.asarray(points)[:num_particles]
+    whole = np.isfinite(points).all(axis=1, keepdims=True)
+    points = np.where(whole, points, start.vector if chains is None else chains.draws.points[-1, 0])
+    particles = constrained(target, points)
+    return _Run(start, chains, problem=problem, particles=particles, points=points)
+
+
+def _result(run: _Run, given: AbstractTarget, settings: dict[str, Any]) -> Sampled:
+    """The result of a run, with the target bound in the caller's precision."""
+    start, chains, placement = run.start, run.chains, run.placement
+    if placement is None:
+        assert run.points is not None
+        assert run.problem is not None
+        particles, points, values, history = run.particles, run.points, None, _NO_HISTORY
+        status, message = Status.DIVERGED, run.problem
+    else:
+        particles, points, values = placement.particles, placement.points, placement.log_densities
+        history = placement.history
+        assert chains is not None
+        status = Status.STOPPED if chains.stopped else Status.FINISHED if run.warnings else Status.CONVERGED
+        message = _MESSAGES[status]
+    steps = start.nearest.rounds if chains is None else len(chains.lines.leaps)
+    sampler = (
+        Hamiltonian(start.nearest.whitening.metric(), 1.0) if placement is None or chains is None else chains.sampler
+    )
+    spent = start.spent + sum(stage.spent for stage in (chains, placement) if stage is not None)
+    with np.errstate(over="ignore"):  # particles that ran away may not fit into float32
+        bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
+    return Sampled(
+        particles, points, status, message, steps, history, Faults(), bound, sampler, None, settings, run.warnings,
+        run.quality, Cost(*map(int, spent)), values,
+    )  # fmt: skip
+
+
+_NO_HISTORY = History(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), None)
+_MESSAGES = {
+    Status.STOPPED: Notice("ended-early", "Ctrl-C ended the run; this is what it had."),
+    Status.FINISHED: Notice("not-settled", "the run ended, but its checks did not pass: see the warnings."),
+    Status.CONVERGED: Notice("converged", "means and spreads have settled."),
+}
 
 
 def _as_target(target: Any) -> AbstractTarget:

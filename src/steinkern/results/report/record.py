@@ -6,7 +6,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -101,7 +100,7 @@ def shared_in_words(shared: PyTree) -> str:
 
 
 def discrepancy(
-    target: AbstractTarget, points: Float[Array, "k n d"], step: np.ndarray, data: Batch, lacks_particles: str
+    target: AbstractTarget, points: np.ndarray, step: np.ndarray, data: Batch, lacks_particles: str
 ) -> Trace:
     """The kernel Stein discrepancy at the recorded iterations, in unconstrained coordinates.
 
@@ -109,14 +108,14 @@ def discrepancy(
 
     Args:
         target: bound to the particles' space.
-        points: the particles at those iterations.
+        points: the particles at those iterations, (k, n, d).
         step: the iterations.
         data: the data of the fit.
         lacks_particles: a note for runs of which only the last particles are known.
     """
     lines = chosen_lines(len(step), _MOST_MEASURED)
-    some = points[jnp.asarray(lines)][:, :_MOST_PAIRED]
-    squared = np.asarray(_squared(target, some, data), np.float64)
+    chosen = np.ascontiguousarray(points[lines][:, :_MOST_PAIRED])
+    squared = np.asarray(_squared(target, jax.device_put(chosen), data), np.float64)
     said = f"IMQ kernel with the bandwidth of the last particles; {squared[-1].clip(0) ** 0.5:.3g} at the end."
     if points.shape[1] > _MOST_PAIRED:
         said += f" From the first {_MOST_PAIRED} particles."

@@ -72,11 +72,11 @@ def read_run(
         drawn, sites, note = by_name(own), {n: np.asarray(v) for n, v in target.sites(own).items()}, ""
         if frames is None:
             flow = None
-            ksd = discrepancy(target, ends[None], np.array([saved.step]), data, RECORD_PARTICLES)
+            ksd = discrepancy(target, np.asarray(ends)[None], np.array([saved.step]), data, RECORD_PARTICLES)
         else:
             kept_points = _in(target, frames[kept])
             flow = Frames(step[kept], by_name(_constrained(target, kept_points, 2)))
-            ksd = discrepancy(target, kept_points, step[kept], data, "")
+            ksd = discrepancy(target, np.asarray(kept_points), step[kept], data, "")
     return Record(
         title=title or target_name(settings.get("target")),
         status="checkpoint",

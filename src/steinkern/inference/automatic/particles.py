@@ -1,0 +1,144 @@
+"""The third stage: particles with the moments that the chains have, and the history of the chains."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ...core.programs import compiled_quickly
+from ...core.types import Batch, Points, PyTree
+from ...results.result import History
+from ...targets.target import AbstractTarget
+from .chains import Chains, Lines
+from .control_variates import Estimates, moments_by_stein
+from .support_points import MOST_PLACED, nearest_draws, place, with_moments
+from .whitening import Whitening
+
+_EDGE = 3e-3  # of the jumps lead beyond an edge at 4.7 standard deviations; a smooth density overflows more seldom
+_RARE = 1e-3  # of the draws have a density as low as that: a particle placed lower stands beside a ridge
+_RECORDS, _MOST_RECORDED = 60, 2_000_000  # lines of the history, and numbers of the particles in it
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Particles, and what the target is there."""
+
+    particles: PyTree
+    """In the parameters' own coordinates."""
+    points: np.ndarray
+    log_densities: np.ndarray
+    white: np.ndarray
+    """The points, in coordinates in which the draws are nearly round."""
+    white_scores: np.ndarray
+    held_aside: np.ndarray
+    """Draws that had no part in placing the particles, in the same coordinates."""
+    estimates: Estimates
+    """The moments that the particles were given."""
+    outside: int
+    """Particles that had to be put back, because they were placed where the density is not finite."""
+    history: History
+    spent: np.ndarray
+    """Values, gradients, Hessians and batches of them."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether all particles are."""
+        return all(bool(np.isfinite(leaf).all()) for leaf in (self.points, *jax.tree.leaves(self.particles)))
+
+
+def is_recorded(num_particles: int, d: int) -> bool:
+    """Whether a history with the chains' points fits into memory."""
+    return _RECORDS * num_particles * d <= _MOST_RECORDED
+
+
+def place_particles(
+    random: np.random.Generator, target: AbstractTarget, data: Batch, chains: Chains, num_particles: int
+) -> Placement:
+    """Support points of half of the chains' draws, moved to the moments of all of them.
+
+    Particles placed where the density is not finite, or lower than it is at nearly all draws, are replaced by draws.
+
+    Args:
+        random: chooses the draws by which particles are placed.
+        target: bound to its space.
+        data: all of them.
+        chains: what they saw.
+        num_particles: how many to place.
+    """
+    draws, whitening = chains.draws, Whitening.of(chains.sampler.metric)
+    d, half = draws.points.shape[-1], draws.points.shape[1] // 2
+    estimates = moments_by_stein(draws.points, draws.scores, chains.sampler.metric, draws.jumps_outside <= _EDGE)
+    halves = draws.points[:, :half], draws.points[:, half:]
+    ours, aside = (whitening.whiten(part.reshape(-1, d) - estimates.centre) for part in halves)
+    white = place(random, ours, num_particles)
+    if num_particles > 1:
+        white = with_moments(white, estimates.mean, estimates.covariance)
+    kept, clouds = _recorded_lines(chains.lines, num_particles)
+
+    def examine(white: np.ndarray) -> tuple[np.ndarray, Any]:
+        points = jax.device_put((estimates.centre + whitening.unwhiten(white)).astype(draws.points.dtype))
+        return np.asarray(points), jax.tree.map(np.asarray, _examine(target, points, clouds, data))
+
+    points, seen = examine(white)
+    outside = ~(np.isfinite(seen[0]) & np.isfinite(seen[1]).all(axis=1))
+    rare, beside, looks = np.quantile(draws.log_densities, _RARE), outside, 1
+    if num_particles <= MOST_PLACED:  # more of them are draws
+        beside = outside | (seen[0] < rare)
+    if beside.any():
+        common = draws.log_densities[:, :half].ravel() >= rare
+        white = nearest_draws(white, beside, ours[common])
+        (points, seen), looks = examine(white), 2
+    values, scores, particles, recorded = seen
+    if recorded is not None:
+        number = len(kept) - 1
+        recorded = jax.tree.map(lambda lines, last: np.concatenate([lines[:number], last[None]]), recorded, particles)
+    lines = chains.lines
+    norm, step_size, ratio = (part[kept] for part in (lines.mean_score, lines.step_size, lines.stein_ratio))
+    return Placement(
+        particles, points, values, white, whitening.pull_scores(scores), aside, estimates, int(outside.sum()),
+        History(kept + 1, norm, step_size, ratio, recorded), np.array([0, looks * num_particles, 0, looks]),
+    )  # fmt: skip
+
+
+def _recorded_lines(lines: Lines, num_particles: int) -> tuple[np.ndarray, Array | None]:
+    """The transitions that the history keeps, and a cloud of chains for each of `_RECORDS` lines, all but the last.
+
+    Where there are more particles than chains, a line holds the chains at several transitions in a row. The number of
+    clouds is always the same, so that one program serves all: those that are too many repeat the first.
+    """
+    last = len(lines.leaps) - 1
+    kept = np.arange(last, -1, -max(1, -(-(last + 1) // _RECORDS)))[::-1]
+    if not len(lines.points):
+        return kept, None
+    in_a_row = np.arange(-(-num_particles // lines.points.shape[1]))
+    padded = np.concatenate([kept[:-1], np.zeros(_RECORDS - len(kept), int)])
+    rows = np.maximum(padded[:, None] - in_a_row, 0)
+    return kept, jax.device_put(lines.points[rows].reshape(len(rows), -1, lines.points.shape[-1])[:, :num_particles])
+
+
+def constrained(target: AbstractTarget, points: np.ndarray) -> PyTree:
+    """The particles at these points."""
+    return jax.tree.map(np.asarray, _constrain(target, jax.device_put(points)))
+
+
+@compiled_quickly
+def _constrain(target: AbstractTarget, points: Points) -> PyTree:
+    return jax.vmap(target.bound_space.constrain)(points)
+
+
+@compiled_quickly
+def _examine(
+    target: AbstractTarget, points: Points, clouds: Float[Array, "k n d"] | None, data: Batch
+) -> tuple[Float[Array, " n"], Points, PyTree, PyTree]:
+    """Log densities and scores at points, the particles there, and those of recorded clouds of points."""
+    values, scores = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, data)
+    constrain = jax.vmap(target.bound_space.constrain)
+    if clouds is None:
+        return values, scores, constrain(points), None
+    n, d = points.shape
+    particles = constrain(jnp.concatenate([points, clouds.reshape(-1, d)]))
+    first = jax.tree.map(lambda leaf: leaf[:n], particles)
+    return values, scores, first, jax.tree.map(lambda leaf: leaf[n:].reshape(-1, n, *leaf.shape[1:]), particles)

@@ -1,0 +1,46 @@
+"""Random numbers of a run, drawn by NumPy: compiling JAX's generators takes longer than most runs."""
+
+from typing import Any
+
+import jax
+import jax.random as jr
+import numpy as np
+
+from ...core.types import Key
+from ...samplers.hamiltonian import Hamiltonian, Noise, log_stretch
+
+
+def generators(key: Key, number: int) -> list[np.random.Generator]:
+    """So many independent generators that depend on the key alone."""
+    words = np.asarray(jr.key_data(key)).ravel().tolist()
+    return [np.random.default_rng(seed) for seed in np.random.SeedSequence(words).spawn(number)]
+
+
+def even_noise(random: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Standard normal noise whose own mean is 0 and whose own covariance is the identity, as far as n points allow."""
+    noise = random.standard_normal((n, d))
+    left, sizes, right = np.linalg.svd(noise - noise.mean(axis=0), full_matrices=False)
+    return np.asarray((left * (sizes > 1e-6 * sizes[0])) @ right * n**0.5)
+
+
+def transition_noise(
+    random: np.random.Generator, sampler: Hamiltonian, transitions: int, n: int, d: int, dtype: Any
+) -> Noise:
+    """The random numbers of so many transitions of n chains in d dimensions, along a leading axis."""
+    jumping = sampler.num_jumping(n)
+    others = max(n - jumping, 2)
+    order = random.permuted(np.tile(np.arange(n, dtype=np.int32), (transitions, 1)), axis=1)
+    plus = random.integers(0, others, (transitions, jumping))
+    minus = (plus + random.integers(1, others, (transitions, jumping))) % others  # any of them but the first
+    pairs = [np.take_along_axis(order[:, jumping:], places, axis=1) for places in (plus, minus)]
+
+    def uniform(*shape: int) -> np.ndarray:
+        return random.random((transitions, *shape))
+
+    with np.errstate(divide="ignore"):  # log 0: a jump that is always accepted
+        log_acceptance = np.log(uniform(jumping))
+    normal = random.standard_normal((transitions, n, d))
+    floating = normal, uniform(), np.exp(log_stretch(uniform(n))), uniform(n), log_acceptance
+    momenta, length, stretch, acceptance, log_acceptance = (array.astype(dtype) for array in floating)
+    rows = np.stack([order[:, :jumping], *pairs], axis=1)
+    return Noise(*jax.device_put([momenta, length, stretch, acceptance, rows, log_acceptance]))

@@ -1,0 +1,117 @@
+"""The first stage: from one particle's parameters to chains around the Gaussian nearest to the target."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from ...core.errors import explained
+from ...core.notices import Notice
+from ...core.particles import Layout
+from ...core.programs import compiled
+from ...core.types import Batch, Points, PyTree
+from ...samplers.hamiltonian import ChainState, Hamiltonian
+from ...targets.target import AbstractTarget
+from .evaluation import Cloud, Evaluator
+from .gaussian import Gaussian, nearest_gaussian
+from .other_parts import OtherPart, look_for_another_part
+from .precision import in_shapes
+from .properness import no_mass_found
+from .randomness import even_noise
+
+_CHAINS = 100
+_DRAWS_A_PARTICLE = 10  # more chains where more particles are wanted
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the chains begin."""
+
+    names: list[str]
+    """Of the coordinates."""
+    vector: np.ndarray
+    """The start that was given, in unconstrained coordinates."""
+    nearest: Gaussian
+    chains: ChainState
+    other: OtherPart | None
+    """Mass that chains from here may not reach."""
+    spent: np.ndarray
+    """Values, gradients, Hessians and batches of them."""
+    problem: Notice | None
+    """Why no Gaussian was found; `None` where one was."""
+
+
+def find_start(
+    random: np.random.Generator, target: AbstractTarget, starts: Iterable[PyTree], data: Batch, num_particles: int
+) -> Start:
+    """The nearest Gaussian, a look for mass beside it, and chains that begin at its draws.
+
+    Args:
+        random: draws the clouds of the search and the first points of the chains.
+        target: bound to its space.
+        starts: each one particle's parameters, in their own coordinates; the first at which the log density and its
+            gradient are finite is taken.
+        data: all of them.
+        num_particles: how many will be placed, which decides how many chains there are.
+
+    Raises:
+        ValueError: the log density or its gradient is not finite at any of the starts.
+    """
+    d = target.bound_space.layout.size
+    noise = even_noise(random, _CHAINS, d)
+    for start in starts:
+        evaluator = Evaluator(target, start, noise, data)
+        with explained(*in_shapes(start, data)):
+            vector = evaluator.unconstrained_start()
+            first, _ = evaluator.derivatives(np.broadcast_to(vector, noise.shape))
+        if np.isfinite(first.log_densities[0]) and np.isfinite(first.scores[0]).all():
+            break
+    else:
+        raise ValueError(
+            "`start` must lie where the log density and its gradient are finite, got "
+            f"{float(first.log_densities[0])} there. Start inside the support, or declare it with `support=`."
+        )
+    names = _names(start, d)
+    nearest, cloud = nearest_gaussian(evaluator, vector)
+    problem = no_mass_found(evaluator, nearest, vector, names)
+    other = None if problem else look_for_another_part(evaluator, nearest)
+    spent, number = evaluator.spent, max(_CHAINS, -(-num_particles // _DRAWS_A_PARTICLE))
+    dtype = jax.tree.leaves(start)[0].dtype
+    if number == _CHAINS or problem:
+        chains = _at_cloud(cloud, dtype)
+    else:
+        points = nearest.cloud(random.standard_normal((number, d))).astype(dtype)
+        chains, spent = _begin(target, jax.device_put(points), data), spent + np.array([0, number, 0, 1])
+    return Start(names, vector, nearest, chains if problem else _inside(chains), other, spent, problem)
+
+
+def _at_cloud(cloud: Cloud, dtype: np.dtype) -> ChainState:
+    """Chains that begin at a cloud at which the target is known."""
+    floating = (*cloud, np.zeros(len(cloud.points)))
+    with np.errstate(over="ignore"):
+        arrays = [array.astype(dtype) for array in floating]
+    return ChainState(*jax.device_put([*arrays, np.int32(0), np.int32(0)]))
+
+
+@compiled
+def _begin(target: AbstractTarget, points: Points, data: Batch) -> ChainState:
+    return Hamiltonian.init_at(target, points, data)
+
+
+def _inside(state: ChainState) -> ChainState:
+    """Chains that begin where the density is not finite go to where others are."""
+    good = np.isfinite(state.log_densities) & np.isfinite(state.scores).all(axis=1)
+    if good.all():
+        return state
+    if not good.any():
+        raise ValueError("`start` leads to where the log density or its gradient is not finite. Start elsewhere.")
+    places, others = np.arange(len(good)), np.flatnonzero(good)
+    rows = np.where(good, places, others[places % len(others)])
+    return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[rows]) if leaf.ndim else leaf, state)
+
+
+def _names(start: PyTree, d: int) -> list[str]:
+    """The names of the parameters' coordinates, where there are as many as unconstrained ones."""
+    names = Layout.of(start).coordinate_names()
+    return list(names) if len(names) == d else [f"coordinate {i}" for i in range(d)]
