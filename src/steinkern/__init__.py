@@ -58,6 +58,9 @@ from .kernels.scalar import RBF as RBF
 from .kernels.scalar import AbstractScalarKernel as AbstractScalarKernel
 from .results import plot as plot
 from .results.combine import combine as combine
+from .results.importance import PSIS as PSIS
+from .results.importance import gaussian_psis as gaussian_psis
+from .results.importance import psis as psis
 from .results.prediction import Prediction as Prediction
 from .results.result import DivergedError as DivergedError
 from .results.result import Faults as Faults
