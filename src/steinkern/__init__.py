@@ -33,6 +33,8 @@ from .inference.automatic import Cost as Cost
 from .inference.automatic import Quality as Quality
 from .inference.automatic import Sampled as Sampled
 from .inference.automatic import sample as sample
+from .inference.calibration import Calibration as Calibration
+from .inference.calibration import sbc as sbc
 from .inference.distributed import device_mesh as device_mesh
 from .inference.fit import fit as fit
 from .interop.blackjax import as_blackjax as as_blackjax
