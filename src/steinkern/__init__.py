@@ -64,6 +64,8 @@ from .results.importance import PSIS as PSIS
 from .results.importance import gaussian_psis as gaussian_psis
 from .results.importance import psis as psis
 from .results.prediction import Prediction as Prediction
+from .results.predictive import PredictiveCheck as PredictiveCheck
+from .results.predictive import predictive_check as predictive_check
 from .results.result import DivergedError as DivergedError
 from .results.result import Faults as Faults
 from .results.result import History as History

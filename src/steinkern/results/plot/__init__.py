@@ -14,6 +14,7 @@ from .plane import density as density
 from .plane import particle_grid as particle_grid
 from .plane import save_backdrop as save_backdrop
 from .plane import target_rows as target_rows
+from .predictive import statistic_histograms as statistic_histograms
 from .ranks import rank_ecdf as rank_ecdf
 from .style import COLOURS as COLOURS
 from .style import STYLE as STYLE
