@@ -92,6 +92,157 @@ def test_models_bring_their_sites_observations_and_predictive_draws():
     np.testing.assert_allclose(draws, np.repeat(result.particles["mean"][:, None], 3, 1), atol=1e-4)
 
 
+def eight_schools(errors, effects):
+    import numpyro
+
+    centre = numpyro.sample("centre", numpyro.distributions.Normal(0.0, 5.0))
+    correlated = numpyro.distributions.MultivariateNormal(jnp.zeros(2), jnp.eye(2))
+    numpyro.sample("pair", correlated, infer={"event_dims": ["side"]})
+    with numpyro.plate("term", 3, dim=-2), numpyro.plate("school", len(errors), dim=-1):
+        offset = numpyro.sample("offset", numpyro.distributions.Normal(0.0, 1.0))
+        numpyro.deterministic("effect", centre + offset)
+        numpyro.deterministic("powers", jnp.stack([offset, offset**2], axis=-1))
+        numpyro.sample("seen", numpyro.distributions.Normal(centre + offset, errors), obs=effects)
+
+
+def test_axes_have_the_names_of_a_models_plates():
+    pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
+    target = sk.interop.numpyro.from_model(eight_schools, jnp.ones(4), jnp.zeros((3, 4)))
+    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jnp.ones((5, 3, 4))}
+    result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
+    data = result.to_arviz(key=jr.key(1), coords={"school": ["A", "B", "C", "D"], "side": ["left", "right"]})
+    dims = {name: values.dims[2:] for name, values in data["posterior"].data_vars.items()}
+    assert dims == {
+        "centre": (),
+        "pair": ("side",),
+        "offset": ("term", "school"),
+        "effect": ("term", "school"),
+        "powers": ("term", "school", "powers_dim_2"),
+    }
+    for group in ("observed_data", "posterior_predictive", "log_likelihood"):
+        assert data[group]["seen"].dims[-2:] == ("term", "school"), group
+    chosen = data["posterior"]["offset"].sel(school="C", term=1)
+    np.testing.assert_array_equal(chosen.values[0], result.particles["offset"][:, 1, 2])
+
+
+def test_the_log_likelihood_of_a_numpyro_model_is_that_of_every_observation():
+    pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
+    effects = jnp.arange(12.0).reshape(3, 4)
+    target = sk.interop.numpyro.from_model(eight_schools, 2 * jnp.ones(4), effects)
+    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jr.normal(jr.key(0), (5, 3, 4))}
+    result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
+    effect = np.asarray(result.particles["centre"])[:, None, None] + np.asarray(result.particles["offset"])
+    expected = stats.norm(effect, 2.0).logpdf(np.asarray(effects))
+    np.testing.assert_allclose(result.to_arviz()["log_likelihood"]["seen"].values[0], expected, rtol=1e-10)
+
+
+def test_names_and_labels_of_axes_can_be_given(result):
+    names = {
+        "dims": {"mean": ["column"], "y": ["row", "column"], "data": "row"},
+        "coords": {"column": ["left", "right"]},
+    }
+    data = result.to_arviz(DATA, observed={"y": DATA}, **names)
+    assert list(arviz.summary(data, kind="stats").index) == ["mean[left]", "mean[right]", "scale"]
+    assert data["observed_data"]["y"].dims == ("row", "column")
+    assert data["log_likelihood"]["data"].dims == ("chain", "draw", "row")
+    np.testing.assert_array_equal(
+        data["posterior"]["mean"].sel(column="right").values[0], result.particles["mean"][:, 1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"dims": {"means": ["a"]}}, "`dims` must name axes of variables among data, lp, mean, scale, got 'means'"),
+        ({"dims": {"mean": ["a", "b"]}}, r"a name for each of the 1 axes of 'mean', which has shape \(2,\)"),
+        ({"dims": {"mean": ["draw"]}}, "neither 'chain' nor 'draw', got 'draw' for 'mean'"),
+        ({"dims": {"mean": ["scale"]}}, "names that no variable has"),
+        ({"dims": {"mean": ["a"]}, "coords": {"a": [1, 2, 3]}}, "'a' of length 2, which has 3 labels in `coords`"),
+        ({"coords": {"b": [1, 2]}}, "`coords` must label axes that there are, data_dim_0, mean_dim_0, got 'b'"),
+        ({"dims": ["mean"]}, r"`dims` must be a dictionary, got \['mean'\]"),
+        ({"log_likelihood": "no"}, "`log_likelihood` must be True or False, got 'no'"),
+    ],
+)
+def test_names_of_axes_that_do_not_fit_are_refused(result, names, message):
+    with pytest.raises(ValueError, match=message):
+        result.to_arviz(DATA, **names)
+
+
+ROWS = np.random.default_rng(1).normal(0.7, 1.0, 40)
+
+
+def normal_log_likelihood(mean, row):
+    return -0.5 * (row - mean[0]) ** 2 - 0.5 * jnp.log(2 * jnp.pi)
+
+
+def wrong_log_likelihood(mean, row):
+    return -0.5 * (row - mean[0]) ** 2 / 9 - 0.5 * jnp.log(2 * jnp.pi * 9)
+
+
+def at_the_posterior(log_likelihood, variance):
+    """A result with a thousand draws of N(mean, 1/(1 + 40/variance)), the exact posterior under a N(0, 1) prior."""
+    precision = 1 + len(ROWS) / variance
+    draws = np.random.default_rng(0).normal(ROWS.sum() / variance / precision, precision**-0.5, (1000, 1))
+    target = sk.Posterior(lambda mean: -0.5 * mean[0] ** 2, log_likelihood, len(ROWS))
+    return sk.fit(jr.key(0), target, sk.ensemble(1e-9), draws, ROWS, num_steps=1)
+
+
+def elpd(loo):
+    return float(loo.elpd_loo if hasattr(loo, "elpd_loo") else loo.elpd)
+
+
+@pytest.fixture(scope="module")
+def good():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return at_the_posterior(normal_log_likelihood, 1.0).to_arviz(ROWS, observed={"y": ROWS})
+
+
+def test_leave_one_out_is_that_of_the_exact_posterior(good):
+    others, n = ROWS.sum() - ROWS, len(ROWS)
+    exact = stats.norm(others / n, np.sqrt(1 + 1 / n)).logpdf(ROWS).sum()  # 1 + (n − 1) observations
+    # 1,000 draws know the effective number of parameters, about 1, to a few percent.
+    assert elpd(arviz.loo(good)) == pytest.approx(exact, abs=0.2)
+    assert set(good["log_likelihood"].data_vars) == {"y"}
+
+
+def test_models_are_compared_by_leave_one_out(good):
+    other = at_the_posterior(wrong_log_likelihood, 9.0).to_arviz(ROWS, observed={"y": ROWS})
+    assert list(arviz.compare({"wide": other, "right": good}).index) == ["right", "wide"]
+
+
+def test_the_log_likelihood_can_be_left_out(result):
+    assert "log_likelihood" not in str(result.to_arviz(DATA, log_likelihood=False))
+
+
+@pytest.mark.thorough
+def test_attributes_tell_that_particles_are_no_chain_and_how_good_they_are():
+    sampled = sk.sample(jr.key(0), lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), 20)
+    data = sampled.to_arviz()
+    assert "not a Markov chain" in data["posterior"].attrs["draws"]
+    told = data["sample_stats"].attrs
+    assert told["r_hat"] == sampled.quality.r_hat
+    assert told["largest_mean_error"] == sampled.quality.mean_errors.max()
+    table = arviz.summary(data, kind="stats")
+    assert not {"ess_bulk", "r_hat", "mcse_mean"} & set(table.columns)
+
+
+def test_data_survive_the_way_through_a_file(result, tmp_path):
+    pytest.importorskip("h5netcdf", reason="needs h5netcdf: pip install 'steinkern[arviz]'")
+    names = {"dims": {"mean": ["column"]}, "coords": {"column": ["left", "right"]}}
+    data = result.to_arviz(DATA, observed={"y": DATA}, **names)
+    data.to_netcdf(str(tmp_path / "run.nc"), engine="h5netcdf")
+    again = arviz.from_netcdf(str(tmp_path / "run.nc"), engine="h5netcdf")
+    groups = data.groups() if callable(data.groups) else list(data.children)  # ArviZ 0.x and 1.x
+    assert set(groups) == {"posterior", "sample_stats", "observed_data", "log_likelihood"}
+    for group in groups:
+        for name, values in data[group].data_vars.items():
+            np.testing.assert_array_equal(again[group][name].values, values.values)
+            assert again[group][name].dims == values.dims
+    assert list(again["posterior"]["column"].values) == ["left", "right"]
+    assert again["posterior"].attrs["message"] == str(result.message)
+
+
 def test_a_missing_arviz_is_named(result, monkeypatch):
     for name in ("arviz", "arviz_base"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed

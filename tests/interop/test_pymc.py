@@ -214,3 +214,25 @@ def test_the_import_asks_for_no_more_devices():
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert run.stdout.split()[-1] == "1"
+
+
+def test_axes_labels_and_log_likelihoods_reach_arviz(key):
+    arviz = pytest.importorskip("arviz", reason="needs ArviZ: pip install 'steinkern[arviz]'")
+    del arviz
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(3, 4))
+    with pm.Model(coords={"school": ["A", "B", "C"], "pupil": range(4)}) as model:
+        centre = pm.Normal("centre", 0.0, 1.0)
+        offset = pm.Normal("offset", centre, 1.0, dims="school")
+        pm.Deterministic("twice", offset + offset, dims="school")
+        scale = pm.HalfNormal("scale", 1.0)
+        pm.Normal("y", offset[:, None], scale, observed=y, dims=("school", "pupil"))
+    target = from_model(model)
+    start = target.prior(key, 5)
+    data = sk.fit(key, target, sk.ensemble(1e-6), start, num_steps=1).to_arviz(key=jr.fold_in(key, 1))
+    assert data["posterior"]["offset"].dims == data["posterior"]["twice"].dims == ("chain", "draw", "school")
+    assert data["posterior_predictive"]["y"].dims == ("chain", "draw", "school", "pupil")
+    posterior = data["posterior"]
+    chosen = posterior["offset"].sel(school="B").values[0]
+    expected = stats.norm(chosen[:, None], posterior["scale"].values[0][:, None]).logpdf(y[1])
+    np.testing.assert_allclose(data["log_likelihood"]["y"].sel(school="B").values[0], expected, rtol=1e-9)

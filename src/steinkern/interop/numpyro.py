@@ -14,8 +14,9 @@ from jaxtyping import Array, Bool, UInt32
 from ..core.arrays import as_array
 from ..core.particles import Layout
 from ..core.programs import compiled_quickly
-from ..core.types import Batch, Key, PyTree, Scalar, Vector, as_number, check_callable
+from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number, check_callable
 from ._model import AbstractModelSpace, AbstractModelTarget, relaxed, usable_at
+from ._numpyro_axes import axis_names
 
 try:
     import numpyro  # noqa: F401 (to see whether it is there)
@@ -242,6 +243,21 @@ class NumPyroTarget(AbstractModelTarget):
 
     def observed(self) -> dict[str, Array]:
         return _observed(self.space.call)
+
+    def dims(self) -> dict[str, tuple[str | None, ...]]:
+        """The names of the sites' axes: those of their plates, and of `infer={"event_dims": [...]}`."""
+        return axis_names(_look(self.space.call)[1])
+
+    def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
+        """The log-likelihood of every observation, plates in full, without the scale of a subsampled plate."""
+
+        def one(vector: Vector) -> dict[str, Array]:
+            trace = self.space.call.at(self.space.constrain(vector))
+            sites = {name: site for name, site in trace.items() if _is_observation(site)}
+            with relaxed():
+                return {name: jnp.asarray(site["fn"].log_prob(site["value"])) for name, site in sites.items()}
+
+        return jax.lax.map(one, points)
 
     def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
         """One draw of every observed site for each particle, plates in full."""

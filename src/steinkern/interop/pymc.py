@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..core.particles import Layout
-from ..core.types import Batch, Key, PyTree, Scalar, Vector, as_number
+from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number
 from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
 
 try:
@@ -202,6 +202,32 @@ class PyMCTarget(AbstractModelTarget):
             variable.name: jnp.asarray(model.rvs_to_values[variable].eval(mode=_INTERPRETED))
             for variable in model.observed_RVs
         }
+
+    def dims(self) -> dict[str, tuple[str | None, ...]]:
+        """The names of the variables' axes, as the model declares them by `dims=`."""
+        known = self.space.functions.model.named_vars_to_dims
+        return {str(name): tuple(None if dim is None else str(dim) for dim in dims) for name, dims in known.items()}
+
+    def coords(self) -> dict[str, Any]:
+        """The labels of the model's `coords`."""
+        known = self.space.functions.model.coords
+        return {str(name): np.asarray(labels) for name, labels in known.items() if labels is not None}
+
+    def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
+        """The log-likelihood of every observation."""
+        functions = self.space.functions
+        observed = list(functions.model.observed_RVs)
+        if not observed:
+            return {}
+        values = [functions.model.rvs_to_values[variable] for variable in functions.variables]
+        terms = _jax(values, functions.model.logp(vars=observed, sum=False))
+
+        def one(vector: Vector) -> dict[str, Array]:
+            with relaxed():
+                each = terms(*self.space.in_order(self.space.layout.unravel(vector)))
+            return {variable.name: term for variable, term in zip(observed, each, strict=True)}
+
+        return jax.lax.map(one, points)
 
     def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
         """One draw of every observed variable for each particle."""

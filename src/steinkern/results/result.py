@@ -20,9 +20,9 @@ from ..core.notices import Notice
 from ..core.particles import Layout, too_coarse
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, SteinWarning, check_count, warn_caller
-from ..interop.arviz import from_groups
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
+from .groups import arviz_data
 from .outcome import Faults as Faults
 from .outcome import History as History
 from .outcome import Status as Status
@@ -161,36 +161,43 @@ class Result:
         key: KeyLike | None = None,
         observed: Mapping[str, Any] | None = None,
         predictive: Mapping[str, Any] | None = None,
+        dims: Mapping[str, Sequence[str | None]] | None = None,
+        coords: Mapping[str, Any] | None = None,
+        log_likelihood: bool = True,
     ) -> Any:
         """The result as ArviZ data: `InferenceData` with ArviZ 0.x, an xarray `DataTree` from 1.0 on.
 
         The groups are `posterior` (the particles by name, and the deterministic sites of a model), `sample_stats`
-        (`lp`, the log density in unconstrained coordinates), and, where they are known, `observed_data` and
-        `posterior_predictive`. The particles form one chain. It is not a Markov chain, so R̂ and effective sample sizes
-        have no meaning: `arviz.summary(data, kind="stats")` leaves them out.
+        (`lp`, the log density in unconstrained coordinates, and as attributes what is known of the particles' quality)
+        and, where they are known, `log_likelihood`, `observed_data` and `posterior_predictive`. The log-likelihood of
+        every observation is known of a `Posterior` and of NumPyro and PyMC models; `arviz.loo` and `arviz.compare`
+        need it. The axes have the names of the model's plates (NumPyro) or dims (PyMC).
+
+        The particles form one chain. It is not a Markov chain, so R̂ and effective sample sizes have no meaning:
+        `arviz.summary(data, kind="stats")` leaves them out.
+
+        ```python
+        tree = result.to_arviz(data, dims={"weights": ["column"]}, coords={"column": ["age", "income"]})
+        arviz.summary(tree, kind="stats")      # weights[age], weights[income]
+        ```
 
         Args:
             data: the data of the fit, if any.
             key: draws `posterior_predictive` where the target is a NumPyro or PyMC model.
             observed: named observations; a NumPyro or PyMC model supplies its own.
             predictive: named predictive draws with a leading particle axis, instead of draws by `key`.
+            dims: for some variables, the name of every axis, chain and draw left out; those of the model by default.
+                The log-likelihood of a `Posterior` is the variable `data`, or has the name of the one observation that
+                has a number for every row.
+            coords: for some axes, the labels along them.
+            log_likelihood: compute that group, which takes memory for particles × observations.
         """
-        data = as_data(data)
-        self.target.check_data(data, None)
-        return from_groups(
-            posterior=self._sites(),
-            sample_stats={"lp": self._log_densities(data)},
-            observed_data=self.target.observed() if observed is None else observed,
-            posterior_predictive=self._predictive(key, predictive),
-            attributes={
-                "inference_library": "steinkern",
-                "sampler": type(self.sampler).__name__,
-                "status": self.status.value,
-                "message": self.message,
-                "num_steps": self.num_steps,
-                "check": self.verdict.sentence(),
-            },
-        )
+        return arviz_data(self, data, key, observed, predictive, dims, coords, log_likelihood)
+
+    @property
+    def sampler_name(self) -> str:
+        """The name of the sampler's class."""
+        return type(self.sampler).__name__
 
     def report(
         self,

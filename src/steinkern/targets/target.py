@@ -124,6 +124,25 @@ class AbstractTarget(OneLine):
         """One draw of every named observation for each particle; empty where the target cannot draw them."""
         return {}
 
+    def dims(self) -> dict[str, tuple[str | None, ...]]:
+        """The names of the axes of the sites and observations, `None` for an axis without one; see `to_arviz`."""
+        return {}
+
+    def coords(self) -> dict[str, Any]:
+        """The labels along the named axes of `dims`, where the model has any."""
+        return {}
+
+    def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
+        """The log-likelihood of every observation at every particle, by the name of the observations.
+
+        The arrays have axes (particle, …observation). Empty where the target cannot tell likelihood from prior.
+
+        Args:
+            points: the particles in unconstrained coordinates.
+            data: the full data of a target that has any.
+        """
+        return {}
+
     def bind(self: Target, particle: PyTree) -> Target:
         """A copy bound to the space of `particle`, one particle's pytree."""
         return eqx.tree_at(
@@ -296,6 +315,11 @@ class Posterior(AbstractTarget):
 
     def num_data_in(self, batch: Batch) -> Any:
         return self.num_data
+
+    def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
+        """The log-likelihood of every row at every particle, named `data`."""
+        # One particle after another: a network's hidden layers exist for the rows of one particle at a time.
+        return {"data": jax.lax.map(lambda vector: self.log_examples(vector, data), points)}
 
     def check_data(self, data: Batch, batch_size: int | None) -> None:
         if data is None:
