@@ -63,6 +63,7 @@ from .results.combine import combine as combine
 from .results.importance import PSIS as PSIS
 from .results.importance import gaussian_psis as gaussian_psis
 from .results.importance import psis as psis
+from .results.loading import load as load
 from .results.prediction import Prediction as Prediction
 from .results.predictive import PredictiveCheck as PredictiveCheck
 from .results.predictive import predictive_check as predictive_check

@@ -1,4 +1,4 @@
-"""The file format of a checkpoint.
+"""The file format of checkpoints and of saved results.
 
 One file: a line that names the format, a header in JSON, the bytes of the arrays, and a checksum over all of it.
 Reading executes no code, accepts regular files only, and bounds every length before allocating. Writing is atomic.
@@ -17,7 +17,8 @@ import numpy as np
 
 from .files import machine_memory, open_regular, replacing
 
-FORMAT = b"steinkern checkpoint 1\n"
+_FIRST_LINES = {"checkpoint": b"steinkern checkpoint 1\n", "result": b"steinkern result 1\n"}
+FORMAT = _FIRST_LINES["checkpoint"]
 _CHECKSUM = 32  # bytes
 _LONGEST_HEADER = 2**24
 _MOST_ARRAYS = 2**16
@@ -29,7 +30,7 @@ _KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16"
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint file is truncated or altered, or the file is not a checkpoint."""
+    """A checkpoint or saved result is truncated or altered, or the file is none."""
 
 
 class CheckpointContents(NamedTuple):
@@ -43,24 +44,25 @@ class CheckpointContents(NamedTuple):
     arrays: list[np.ndarray]
 
 
-def write(path: Path, saved: CheckpointContents) -> None:
-    """Write a checkpoint file atomically."""
+def write(path: Path, saved: CheckpointContents, kind: str = "checkpoint") -> None:
+    """Write a checkpoint, or a file of another kind in the same format, atomically."""
     arrays = [np.ascontiguousarray(array).reshape(np.shape(array)) for array in saved.arrays]
     check_kinds(arrays)
     described = [[array.dtype.name, list(array.shape)] for array in arrays]
     content = {"step": saved.step, "settings": saved.settings, "notes": saved.notes, "arrays": described}
     header = json.dumps(content).encode()
     if len(header) > _LONGEST_HEADER:
-        raise ValueError(f"a checkpoint's settings may take {_LONGEST_HEADER} bytes, these take {len(header)}.")
+        raise ValueError(f"a {kind}'s settings may take {_LONGEST_HEADER} bytes, these take {len(header)}.")
     digest = hashlib.sha256()
     with replacing(path) as file:
-        for piece in (FORMAT, len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)):
+        start = [_FIRST_LINES[kind], len(header).to_bytes(8, "little"), header]
+        for piece in (*start, *(array.tobytes() for array in arrays)):
             digest.update(piece)
             file.write(piece)
         file.write(digest.digest())
 
 
-def read(path: Path, most: float | None = None) -> CheckpointContents:
+def read(path: Path, most: float | None = None, kind: str = "checkpoint") -> CheckpointContents:
     """Read a checkpoint file and verify its checksum; `DamagedCheckpoint` where any bit has changed.
 
     Takes little more memory than the file has bytes.
@@ -68,6 +70,7 @@ def read(path: Path, most: float | None = None) -> CheckpointContents:
     Args:
         path: of a regular file.
         most: the largest file size in bytes; the machine's memory by default.
+        kind: that of the file, as it was written.
     """
     most = machine_memory() if most is None else most
     try:
@@ -75,24 +78,24 @@ def read(path: Path, most: float | None = None) -> CheckpointContents:
             size = os.fstat(file.fileno()).st_size
             if size > most:
                 raise DamagedCheckpoint(
-                    f"the checkpoint {path} has {size:,} bytes, more than the {most:,.0f} for which there is memory."
+                    f"the {kind} {path} has {size:,} bytes, more than the {most:,.0f} for which there is memory."
                 )
-            return _read(file)
+            return _read(file, _FIRST_LINES[kind])
     except DamagedCheckpoint:
         raise
     except (OSError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or "there is not enough memory"
-        raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {reason}.") from error
+        raise DamagedCheckpoint(f"the {kind} {path} cannot be read: {reason}.") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DamagedCheckpoint(f"the checkpoint {path} is truncated or altered.") from error
+        raise DamagedCheckpoint(f"the {kind} {path} is truncated or altered.") from error
 
 
-def _read(file: BinaryIO) -> CheckpointContents:
-    """Parse an open checkpoint file; any error but an `OSError` means that the file is damaged."""
+def _read(file: BinaryIO, first: bytes) -> CheckpointContents:
+    """Parse an open file whose first line is `first`; any error but an `OSError` means that the file is damaged."""
     size = os.fstat(file.fileno()).st_size
-    start = file.read(len(FORMAT) + 8)
-    length = int.from_bytes(start[len(FORMAT) :], "little")
-    if not start.startswith(FORMAT) or len(start) < len(FORMAT) + 8 or not 0 < length <= _LONGEST_HEADER:
+    start = file.read(len(first) + 8)
+    length = int.from_bytes(start[len(first) :], "little")
+    if not start.startswith(first) or len(start) < len(first) + 8 or not 0 < length <= _LONGEST_HEADER:
         raise ValueError("no start of a checkpoint")
     header = file.read(length)
     content = json.loads(header)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.notices import Notice
+from .absent import AbsentTarget
 from .result import Faults, History, Result, Status
 from .verdict import not_judged
 
@@ -29,6 +30,11 @@ def combine(results: Sequence[Any]) -> Result:
     for i, result in enumerate(results):
         if not isinstance(result, Result):
             raise ValueError(f"`results` must hold results of `fit`, got {type(result).__name__} at place {i}.")
+        if isinstance(result.target, AbsentTarget):
+            raise ValueError(
+                f"`results` must have their targets, to see that they agree: that at place {i} was read without one. "
+                "Give it, as in `steinkern.load(path, target=log_density)`."
+            )
         if not eqx.tree_equal(result.target.space, results[0].target.space):
             raise ValueError(
                 f"`results` must be of one target: the parameters at place {i}, their shapes, precision or constraints "

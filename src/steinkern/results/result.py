@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.arrays import as_concrete_key, as_data
-from ..core.description import described
 from ..core.errors import explained
 from ..core.files import environment
 from ..core.notices import Notice
@@ -22,6 +21,7 @@ from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, SteinWarning, check_count, warn_caller
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
+from .absent import AbsentSampler, AbsentTarget
 from .groups import arviz_data
 from .outcome import Faults as Faults
 from .outcome import History as History
@@ -30,6 +30,7 @@ from .prediction import Prediction, predict
 from .report import Frames, Record, Trace, write_report
 from .report.facts import target_name
 from .report.record import RECORD_PARTICLES, by_name, chosen_lines, discrepancy, shared_in_words
+from .saving import description_of, save, state_for_another_process
 from .summary import short_html, short_text, table_lines
 from .verdict import Verdict, not_judged
 
@@ -197,7 +198,7 @@ class Result:
     @property
     def sampler_name(self) -> str:
         """The name of the sampler's class."""
-        return type(self.sampler).__name__
+        return self.sampler.name if isinstance(self.sampler, AbsentSampler) else type(self.sampler).__name__
 
     def report(
         self,
@@ -249,7 +250,7 @@ class Result:
             num_steps=self.num_steps,
             num_particles=len(self.points),
             settings=settings,
-            versions=environment(),
+            versions=self.settings.get("versions") or environment(),
             sites={name: np.asarray(values) for name, values in self._sites().items()},
             drawn=by_name(self.particles),
             frames=None if recorded is None else Frames(history.step[kept], by_name(recorded)),
@@ -279,11 +280,13 @@ class Result:
 
     def _described(self) -> Mapping[str, Any]:
         """The sampler, the target and the settings as JSON, for the page."""
-        return {"sampler": described(self.sampler), "target": described(self.target), **self.settings}
+        return {"sampler": description_of(self.sampler), "target": description_of(self.target), **self.settings}
 
     def _discrepancy(self, recorded: PyTree | None, step: np.ndarray, data: Batch) -> Trace:
         """The kernel Stein discrepancy at the recorded iterations, or a note on why there is none."""
         nothing = np.zeros(0)
+        if isinstance(self.target, AbsentTarget):
+            return Trace(nothing, nothing, "It needs the target: give it as `steinkern.load(path, target=...)`.")
         if not self.sampler.differentiates:
             return Trace(nothing, nothing, "It needs the gradient of the target, which this sampler does without.")
         if self.settings.get("data shapes") and data is None:
@@ -336,6 +339,21 @@ class Result:
         lines = [f"{len(self.points)} particles, {self.num_steps} steps, {self.status.value}: {self.message}"]
         checked = self.verdict.sentence()
         return [*lines, checked] if checked else lines
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the result to one file, which `steinkern.load(path)` reads, and return the path of the file.
+
+        The file holds the particles, the history, the message and warnings with their codes, the verdict, the quality
+        (of `sample`), the settings and the versions of the libraries. It holds no functions: `load` takes the target
+        again where it is needed. An existing file is replaced.
+
+        To send results between processes there is no need for a file: they go through process pools where the target's
+        functions can be imported by name, without the sampler if its step rule cannot.
+        """
+        return save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_for_another_process(self)
 
     def __repr__(self) -> str:
         return short_text(self)
