@@ -106,9 +106,10 @@ class Measured(NamedTuple):
 
 
 @jit
-def compared(model, likelihood, target, point, batch) -> Measured:
-    kfac, fisher = (curvature(model, likelihood)(target, point, batch) for curvature in (sk.KFAC, sk.Fisher))
-    return Measured(kfac, fisher.as_matrix())
+def compared(model, likelihood, target, point, batch, **options) -> Measured:
+    """The options are those of `KFAC`."""
+    kfac = sk.KFAC(model, likelihood, **options)(target, point, batch)
+    return Measured(kfac, sk.Fisher(model, likelihood)(target, point, batch).as_matrix())
 
 
 def compared_in(case: Case, point, data) -> Measured:
@@ -116,8 +117,8 @@ def compared_in(case: Case, point, data) -> Measured:
 
 
 @jit
-def measured(model, likelihood, target, point, batch) -> sk.Blocks:
-    return sk.KFAC(model, likelihood)(target, point, batch)
+def measured(model, likelihood, target, point, batch, **options) -> sk.Blocks:
+    return sk.KFAC(model, likelihood, **options)(target, point, batch)
 
 
 def measured_in(case: Case, point, data, target=None) -> sk.Blocks:
@@ -126,9 +127,17 @@ def measured_in(case: Case, point, data, target=None) -> sk.Blocks:
 
 def exact_blocks(outcome: Measured) -> np.ndarray:
     """The Fisher matrix with nothing but the blocks of KFAC, and of its diagonal parts the diagonal."""
-    parts = [(part.size, isinstance(part, sk.Diagonal)) for part in outcome.kfac.parts]
-    kept = [np.eye(size) if diagonal else np.ones((size, size)) for size, diagonal in parts]
-    return scipy.linalg.block_diag(*kept) * np.asarray(outcome.fisher)
+    return scipy.linalg.block_diag(*[mask(part) for part in outcome.kfac.parts]) * np.asarray(outcome.fisher)
+
+
+def mask(part: sk.AbstractOperator) -> np.ndarray:
+    """Ones where a block has entries."""
+    if isinstance(part, sk.Diagonal):
+        return np.eye(part.size)
+    if isinstance(part, sk.Stack):
+        each, count = np.ones((part.size // part.count,) * 2), np.eye(part.count)
+        return np.kron(each, count) if part.interleaved else np.kron(count, each)
+    return np.ones((part.size, part.size))
 
 
 def assert_exact(outcome: Measured):

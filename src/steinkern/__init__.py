@@ -22,6 +22,7 @@ from .core.operators import Blocks as Blocks
 from .core.operators import Dense as Dense
 from .core.operators import Diagonal as Diagonal
 from .core.operators import Kronecker as Kronecker
+from .core.operators import Stack as Stack
 from .core.particles import Layout as Layout
 from .core.particles import Scored as Scored
 from .core.particles import merge as merge
@@ -104,6 +105,10 @@ from .targets.curvature import Fisher as Fisher
 from .targets.curvature import GaussNewton as GaussNewton
 from .targets.curvature import Hessian as Hessian
 from .targets.kfac import KFAC as KFAC
+from .targets.kfac import DiagonalBlock as DiagonalBlock
+from .targets.kfac import ExactBlock as ExactBlock
+from .targets.kfac import KroneckerBlock as KroneckerBlock
+from .targets.kfac import UnitwiseBlock as UnitwiseBlock
 from .targets.likelihood import AbstractLikelihood as AbstractLikelihood
 from .targets.likelihood import Bernoulli as Bernoulli
 from .targets.likelihood import Categorical as Categorical

@@ -45,15 +45,39 @@ def _blocks(key):
     return sk.Blocks((_dense(key, 2), _diagonal(key, 3)))
 
 
+def _uneven(key):
+    first, second = jr.split(key)
+    return sk.Blocks((_dense(first, 2), _dense(second, 1)))
+
+
 def _nested(key):
     first, second = jr.split(key)
     return sk.Blocks((_kronecker(first, 2, 3, True, True), sk.Blocks((_blocks(second), _dense(first, 3)))))
+
+
+def _stack(key, interleaved=False):
+    parts = [_dense(own, 2) for own in jr.split(key, 3)]
+    return sk.Stack(sk.Dense(jnp.stack([part.matrix for part in parts])), 3, interleaved)
+
+
+def _groups(key):
+    """Three Kronecker products with shifts as one batch."""
+    parts = [_kronecker(own, 2, 3, shifted=True) for own in jr.split(key, 3)]
+    return sk.Stack(jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts), 3)
+
+
+def _kronecker_of(key, left, right, bias=False):
+    """A shifted Kronecker product of any operators."""
+    first, second = jr.split(key)
+    return sk.Kronecker(left(first), right(second), jr.uniform(key, minval=0.2, maxval=3.0), bias)
 
 
 LINEAR = [
     OperatorCase("dense", lambda key: _dense(key, 3)),
     OperatorCase("diagonal", lambda key: _diagonal(key, 3)),
     OperatorCase("blocks", _blocks),
+    OperatorCase("stack", _stack),
+    OperatorCase("interleaved stack", lambda key: _stack(key, interleaved=True)),
 ]
 OPERATORS = [
     *LINEAR,
@@ -63,6 +87,11 @@ OPERATORS = [
     OperatorCase("kronecker with a shift and a bias", lambda key: _kronecker(key, 3, 2, shifted=True, bias=True)),
     OperatorCase("kronecker of a bias alone", lambda key: _kronecker(key, 2, 1, shifted=True, bias=True)),
     OperatorCase("nested blocks with a kronecker", _nested),
+    OperatorCase("stack of kroneckers", _groups),
+    OperatorCase(
+        "kronecker with a diagonal", lambda key: _kronecker_of(key, lambda k: _diagonal(k, 3), lambda k: _dense(k, 2))
+    ),
+    OperatorCase("kronecker of blocks and a stack", lambda key: _kronecker_of(key, _uneven, _stack, bias=True)),
 ]
 operator_cases = pytest.mark.parametrize("case", OPERATORS, ids=lambda case: case.name)
 linear_cases = pytest.mark.parametrize("case", LINEAR, ids=lambda case: case.name)
@@ -74,13 +103,23 @@ def dense_matrix(operator, damping: float = 0.0) -> np.ndarray:
         return scipy.linalg.block_diag(*[dense_matrix(part, damping) for part in operator.parts])
     if isinstance(operator, sk.Kronecker):
         return _dense_kronecker(operator, damping)
+    if isinstance(operator, sk.Stack):
+        each = [
+            dense_matrix(jax.tree.map(lambda leaf, i=i: leaf[i], operator.parts), damping)
+            for i in range(operator.count)
+        ]
+        whole, size = scipy.linalg.block_diag(*each), len(each[0])
+        if not operator.interleaved:
+            return whole
+        places = [block * size + own for own in range(size) for block in range(operator.count)]
+        return whole[np.ix_(places, places)]
     matrix = np.diag(operator.entries) if isinstance(operator, sk.Diagonal) else np.asarray(operator.matrix)
     return matrix + damping * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
 
 
 def _dense_kronecker(operator: sk.Kronecker, damping: float) -> np.ndarray:
     """With damping that of the factors, in proportion to their scales, in place of the shift."""
-    left, right = np.asarray(operator.left.matrix), np.asarray(operator.right.matrix)
+    left, right = dense_matrix(operator.left), dense_matrix(operator.right)
     a, b = np.trace(left) / len(left), np.trace(right) / len(right)
     shift = 0.0 if operator.shift is None else float(operator.shift)
     if damping:

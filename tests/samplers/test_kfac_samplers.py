@@ -1,5 +1,7 @@
 """KFAC in samplers: curvatures at many particles, velocities against dense metrics by hand, and fits."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import steinkern as sk
 from steinkern.core.metric import DenseMetric
 from tests.core.test_operators import dense_matrix
-from tests.kfac_cases import NUM_DATA, Case, Example, assert_close, flat, jit, measured_in
+from tests.kfac_cases import NUM_DATA, Case, Example, assert_close, flat, jit, log_prior, measured_in
 
 DAMPING, BASE, PARTICLES = 0.1, sk.Isotropic(sk.RBF(0.7)), 4
 TINY = Case("one layer and unknown noise", sk.GaussianNoise(), None, (2, 2), (True,))
@@ -108,6 +110,48 @@ def test_a_few_steps_of_fit_on_minibatches_raise_the_density(kind, options, clou
     result = sk.fit(key, TINY.target, sampler, start, data, num_steps=9, batch_size=3)
     assert result.status is sk.Status.FINISHED
     assert mean_density(result.points, data) > mean_density(points, data) + 1
+
+
+class Tokens(NamedTuple):
+    rows: jax.Array
+    label: jax.Array
+
+
+def mapped(parameters, example):
+    """Layers over the rows of an example, and over their mean."""
+    first, second = parameters["layers"]
+    return second(jnp.mean(jnp.tanh(jax.vmap(first)(example.rows)), axis=0))
+
+
+def weights_in_a_condition(parameters, example):
+    first, second = parameters["layers"]
+    row = example.rows[0]
+    return second(jax.lax.cond(row[0] > 0, lambda: first(row), lambda: jnp.tanh(first(row))))
+
+
+def mapped_fit(model, key):
+    def log_likelihood(parameters, example):
+        return sk.Categorical().log_prob(mapped(parameters, example), example.label)
+
+    generator = np.random.default_rng(0)
+    case = Case("mapped", sk.Categorical(), jnp.tanh, (2, 3, 2))
+    start = [case.network(generator) for _ in range(3)]
+    start = jax.tree.map(lambda *leaves: jnp.stack(leaves), *start)
+    rows, labels = generator.standard_normal((NUM_DATA, 4, 2)), generator.integers(0, 2, NUM_DATA)
+    target = sk.Posterior(log_prior, log_likelihood, NUM_DATA)
+    sampler = sk.matrix_svgd("average", sk.KFAC(model, sk.Categorical()), optimiser=0.1, damping=DAMPING)
+    return sk.fit(key, target, sampler, start, Tokens(jnp.asarray(rows), jnp.asarray(labels)), num_steps=3)
+
+
+def test_a_fit_of_a_network_with_layers_over_tokens_ends_well(key):
+    result = mapped_fit(mapped, key)
+    assert result.status is sk.Status.FINISHED
+    assert result.faults.moved_back == result.faults.damped == 0
+
+
+def test_a_fit_is_refused_before_its_first_step_where_weights_cannot_be_followed(key):
+    with pytest.raises(ValueError, match=r"`KFAC` cannot follow `layers\.0\.weight`: .*`cond`"):
+        mapped_fit(weights_in_a_condition, key)
 
 
 @pytest.mark.parametrize("kind", ["average", "mixture"])

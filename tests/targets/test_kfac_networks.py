@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def one_example(generator) -> Example:
         pytest.param(partial(eqx.nn.MLP, 3, 1, 4, 2), [sk.Kronecker] * 3, lambda model: model, id="an MLP"),
         pytest.param(
             Mixed,
-            [sk.Diagonal, *[sk.Kronecker] * 2, *[sk.Diagonal] * 2, sk.Kronecker],
+            [sk.Dense, *[sk.Kronecker] * 2, sk.Stack, sk.Kronecker],
             eqx.filter_jit,
             id="mixed, in a jitted model",
         ),
@@ -160,49 +161,133 @@ def calling(call) -> Callable[..., jax.Array]:
 SQUARE = Case("square", sk.Gaussian(), None, (3, 3, 3))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        pytest.param(lambda a, b, x: a(a(b(x))), r"called once an example; one .* \(3, 3\) was called 2", id="twice"),
-        pytest.param(lambda a, b, x: a(x), r"called once an example; one .* \(3, 3\) was called 0 times", id="never"),
-        pytest.param(
-            lambda a, b, x: b((a.weight @ jnp.stack([x, x], axis=1))[:, 0]),
-            r"call each layer on one example: a vector of 3, got shape \(3, 2\)",
-            id="batch",
-        ),
-    ],
-)
-def test_layers_that_are_not_called_once_on_a_vector_are_refused(call, message, generator):
+UNFOLLOWED = {
+    "reshaped": (lambda a, b, x: b(a.weight.reshape(-1)[:3] * x), "the operation `reshape`"),
+    "normalised": (lambda a, b, x: b((a.weight / jnp.linalg.norm(a.weight)) @ x), "the operation"),
+    "transposed as if outputs were inputs": (lambda a, b, x: b(a.weight.T @ x), "as if outputs were inputs"),
+    "weights with weights": (lambda a, b, x: (a.weight @ b.weight) @ x, "multiplies weights with weights"),
+    "in a condition": (
+        lambda a, b, x: b(jax.lax.cond(x[0] > 0, lambda: a(x), lambda: x)),
+        "the operation `cond`",
+    ),
+    "carried by a scan": (
+        lambda a, b, x: b(jax.lax.scan(lambda w, _: (2 * w, w @ x), a.weight, None, 2)[1][0]),
+        "carries it through a scan",
+    ),
+    "returned": (lambda a, b, x: jnp.append(b(x), a.weight), "the operation `reshape`"),
+    "never used": (lambda a, b, x: b(x), "the model never uses it"),
+}
+
+
+@pytest.mark.parametrize("name", UNFOLLOWED)
+def test_weights_that_cannot_be_followed_are_refused_by_their_path(name, generator):
+    call, reason = UNFOLLOWED[name]
+    point, data = SQUARE.draw(generator, 2)
+    kfac = sk.KFAC(calling(call), sk.Gaussian())
+    message = r"`KFAC` cannot follow `layers\.0\.weight`: .*rules=.*`split`.*`Fisher"
+    with pytest.raises(ValueError, match=message) as error:
+        jax.eval_shape(lambda point: kfac(SQUARE.target, point, data), point)
+    assert reason in str(error.value)
+
+
+def test_a_way_out_is_the_diagonal_of_these_weights(generator):
+    call, _ = UNFOLLOWED["transposed as if outputs were inputs"]
+    point, data = SQUARE.draw(generator, 2)
+    rules = {"layers.0": sk.DiagonalBlock()}
+    outcome = compared(calling(call), sk.Gaussian(), SQUARE.target, point, data, rules=rules)
+    assert isinstance(outcome.kfac.parts[0], sk.Diagonal)
+    assert_close(outcome.kfac.parts[0].entries, np.diagonal(outcome.fisher)[:12])
+
+
+class Stacked(eqx.Module):
+    """Three layers as one, which the model scans over."""
+
+    layers: eqx.nn.Linear
+
+    def __init__(self, *, key):
+        self.layers = eqx.filter_vmap(lambda own: eqx.nn.Linear(3, 3, key=own))(jr.split(key, 3))
+
+    def __call__(self, x):
+        return jax.lax.scan(lambda x, layer: (layer(x), None), x, self.layers)[0]
+
+
+def test_stacked_layers_are_refused_by_their_path(generator):
+    parameters, target, model = partitioned(filled(generator, Stacked))
+    kfac = sk.KFAC(model, sk.Bernoulli())
+    with pytest.raises(ValueError, match=r"cannot follow `layers\.weight`: the model scans over it"):
+        jax.eval_shape(lambda point: kfac(target, point, one_example(generator)), flat(parameters))
+
+
+class Attentive(eqx.Module):
+    """A layer of one's own: weights whose outputs come last, an offset, and a gain."""
+
+    kernel: jax.Array
+    offset: jax.Array
+    gain: jax.Array
+
+    def __init__(self, inputs=3, outputs=4, *, key):
+        self.kernel = jnp.ones((inputs, outputs))
+        self.offset, self.gain = jnp.zeros(outputs), jnp.ones(outputs)
+
+    def __call__(self, x):
+        return jnp.sum(jnp.tanh(self.gain * (x @ self.kernel + self.offset)), keepdims=True)
+
+
+def test_a_layer_of_ones_own_has_the_rule_that_is_given(generator):
+    parameters, target, model = partitioned(filled(generator, Attentive))
+    rules = {Attentive: (sk.KroneckerBlock("kernel", "offset", output_axis=-1), sk.ExactBlock("gain"))}
+    outcome = compared(model, sk.Bernoulli(), target, flat(parameters), one_example(generator), rules=rules)
+    assert [type(part) for part in outcome.kfac.parts] == [sk.Kronecker, sk.Dense]
+    assert_exact(outcome)
+
+
+def test_a_large_array_without_a_rule_is_refused_by_its_path(generator):
+    parameters, target, model = partitioned(filled(generator, partial(Attentive, 3, 100)))
+    kfac = sk.KFAC(model, sk.Bernoulli())
+    with pytest.raises(ValueError, match=r"has no rule for `kernel` of shape \(3, 100\).*rules=.*`split`.*`Fisher"):
+        jax.eval_shape(lambda point: kfac(target, point, one_example(generator)), flat(parameters))
+
+
+BAD_RULES = {
+    "no dictionary": ([sk.DiagonalBlock()], "`rules` must be a dictionary"),
+    "no type": ({3: sk.DiagonalBlock()}, "`rules` must have types of layers or paths for keys, got 3"),
+    "no block": ({"layers": "diagonal"}, "`rules` must hold blocks such as `KroneckerBlock"),
+    "no such path": ({"layer": sk.DiagonalBlock()}, r"`rules` must name paths among layers\.0\.weight"),
+    "two blocks for one array": (
+        {eqx.nn.Linear: (sk.ExactBlock("weight"), sk.DiagonalBlock())},
+        "`rules` must put every array into one block",
+    ),
+    "units of several sizes": ({"layers.0": sk.UnitwiseBlock()}, "`UnitwiseBlock` needs arrays of equal size"),
+    "a bias before its weights": (
+        {eqx.nn.Linear: sk.KroneckerBlock("bias", "weight")},
+        "`KroneckerBlock` needs weights that come before their bias",
+    ),
+    "weights of one axis": ({"layers.0.bias": sk.KroneckerBlock()}, "needs weights of at least two axes"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RULES)
+def test_rules_that_are_none_are_refused(name, generator):
+    rules, message = BAD_RULES[name]
     point, data = SQUARE.draw(generator, 2)
     with pytest.raises(ValueError, match=message):
-        sk.KFAC(calling(call), sk.Gaussian())(SQUARE.target, point, data)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        pytest.param(lambda a, b, x: a(jnp.sum(jax.vmap(b)(jnp.stack([x, 2 * x])), axis=0)), id="mapped"),
-        pytest.param(lambda a, b, x: a(jax.lax.scan(lambda x, _: (b(x), None), x, None, 2)[0]), id="scanned"),
-    ],
-)
-def test_a_layer_that_is_called_once_for_several_inputs_has_no_number_for_curvature(call, generator):
-    """What the taps then hold are sums over the inputs, which nobody should mistake for the curvature."""
-    point, data = SQUARE.draw(generator, 2)
-    first, second = measured(calling(call), sk.Gaussian(), SQUARE.target, point, data).parts
-    assert jnp.all(jnp.isfinite(first.left.matrix))
-    assert jnp.all(jnp.isnan(second.left.matrix))
+        jax.eval_shape(
+            lambda point: sk.KFAC(SQUARE.output, sk.Gaussian(), rules=rules)(SQUARE.target, point, data), point
+        )
+    with pytest.raises(ValueError, match="`output_axis` must be 0"):
+        sk.KroneckerBlock("weight", output_axis=1)
 
 
 def test_parameters_without_a_linear_layer_are_refused():
     target = sk.Posterior(lambda x: 0.0, lambda x, example: jnp.sum(x), NUM_DATA).bind(jnp.zeros(3))
-    with pytest.raises(ValueError, match=r"`KFAC` found no `equinox.nn.Linear`.* use `Fisher\(model, likelihood\)`"):
+    with pytest.raises(ValueError, match=r"`KFAC` found no layer .*`equinox.nn.Linear`.* use `Fisher\(model"):
         sk.KFAC(lambda x, example: x, sk.Gaussian())(target, jnp.zeros(3), jnp.ones((2, 1)))
 
 
 def test_constraints_on_a_layer_are_refused(generator):
     network = jax.tree.map(jnp.abs, NOISY.network(generator))
     target = sk.Posterior(log_prior, NOISY.log_likelihood, NUM_DATA, support={"layers": sk.positive}).bind(network)
-    with pytest.raises(ValueError, match=r"`KFAC` needs linear layers without constraints.*layers\.0\.weight"):
+    with pytest.raises(ValueError, match=r"`KFAC` needs layers without constraints.*layers\.0\.weight"):
         NOISY.kfac(target, flat(network), NOISY.data(generator, 2))
 
 
@@ -223,6 +308,8 @@ def test_a_model_or_a_likelihood_that_is_none_is_refused():
         sk.KFAC(3, sk.Gaussian())
     with pytest.raises(ValueError, match=r"`likelihood` must be a likelihood such as `Categorical\(\)`, got 'softmax'"):
         sk.KFAC(RELU.output, "softmax")
+    with pytest.raises(ValueError, match="`sharing` must be one of 'expand', 'reduce', got 'both'"):
+        sk.KFAC(RELU.output, sk.Gaussian(), sharing="both")
 
 
 @pytest.fixture(autouse=True)

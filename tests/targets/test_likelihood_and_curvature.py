@@ -69,6 +69,33 @@ def test_fisher_is_the_expected_negative_hessian_over_labels(likelihood, labels,
     )
 
 
+class Correlated(sk.AbstractLikelihood):
+    """A likelihood of one's own, with no formula for the root: normal noise of a singular precision matrix."""
+
+    def log_prob(self, output, label):
+        return -0.5 * jnp.vdot(output - label, self.fisher(output) @ (output - label))
+
+    def fisher(self, output):
+        factor = jnp.asarray(np.array([[1.0, 0.5, 0.2], [0.0, 2.0, -0.3]]))
+        return factor.T @ factor
+
+
+EVERY_LIKELIHOOD = [
+    sk.Bernoulli(),
+    sk.Categorical(),
+    sk.Gaussian(np.array([0.7, 1.2, 2.0])),
+    sk.GaussianNoise(),
+    Correlated(),
+]
+
+
+@pytest.mark.parametrize("likelihood", EVERY_LIKELIHOOD, ids=lambda likelihood: type(likelihood).__name__)
+def test_the_root_of_the_fisher_information_is_a_root(likelihood, key):
+    output = jr.normal(key, (3,))
+    root = likelihood.fisher_root(output)
+    np.testing.assert_allclose(root @ root.T, likelihood.fisher(output), rtol=1e-12, atol=1e-14)
+
+
 def test_gaussian_fisher_is_the_precision_of_the_noise(key):
     np.testing.assert_allclose(sk.Gaussian(0.7).fisher(jr.normal(key, (3,))), np.eye(3) / 0.7, rtol=1e-14)
 

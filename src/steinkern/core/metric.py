@@ -1,18 +1,24 @@
 """Metrics: positive definite matrices Q = RᵀR held by a root, with whatever structure the curvature had.
 
-Batches of metrics are ordinary metrics whose arrays carry a leading axis, used under `jax.vmap`.
+A metric acts on the last axis of its argument, so that many vectors go through one product of matrices. Batches of
+metrics are ordinary metrics whose arrays carry a leading axis, used under `jax.vmap`.
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import TypeAlias
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from .types import Matrix, Scalar, Vector
+from .types import Matrix, Scalar
+
+Vectors: TypeAlias = Float[Array, "*many d"]
+_Map: TypeAlias = Callable[["AbstractMetric", Array], Array]
 
 
 def _dot(a: Array, b: Array) -> Array:
@@ -32,36 +38,36 @@ class AbstractMetric(eqx.Module):
         """The dimension d."""
 
     @abc.abstractmethod
-    def whiten(self, vector: Vector) -> Vector:
+    def whiten(self, vector: Vectors) -> Vectors:
         """R u."""
 
     @abc.abstractmethod
-    def unwhiten(self, vector: Vector) -> Vector:
+    def unwhiten(self, vector: Vectors) -> Vectors:
         """R⁻¹ v."""
 
     @abc.abstractmethod
-    def pull_score(self, score: Vector) -> Vector:
+    def pull_score(self, score: Vectors) -> Vectors:
         """R⁻ᵀ s: the score of the whitened variable."""
 
     @abc.abstractmethod
-    def push_score(self, score: Vector) -> Vector:
+    def push_score(self, score: Vectors) -> Vectors:
         """Rᵀ s: the score of x, from that of the whitened variable."""
 
     @abc.abstractmethod
     def logdet(self) -> Scalar:
         """Log det Q."""
 
-    def solve(self, vector: Vector) -> Vector:
+    def solve(self, vector: Vectors) -> Vectors:
         """Q⁻¹ v."""
         return self.unwhiten(self.pull_score(vector))
 
-    def multiply(self, vector: Vector) -> Vector:
+    def multiply(self, vector: Vectors) -> Vectors:
         """Q v."""
         return self.push_score(self.whiten(vector))
 
-    def quadratic(self, vector: Vector) -> Scalar:
+    def quadratic(self, vector: Vectors) -> Float[Array, "*many"]:
         """uᵀQu."""
-        return jnp.sum(self.whiten(vector) ** 2)
+        return jnp.sum(self.whiten(vector) ** 2, axis=-1)
 
 
 class DenseMetric(AbstractMetric):
@@ -93,16 +99,16 @@ class DenseMetric(AbstractMetric):
 
     # The vector stands on the left: over many of them that is one product of matrices, and nothing to transpose.
 
-    def whiten(self, vector: Vector) -> Vector:
+    def whiten(self, vector: Vectors) -> Vectors:
         return _dot(vector, self.root.T)
 
-    def unwhiten(self, vector: Vector) -> Vector:
+    def unwhiten(self, vector: Vectors) -> Vectors:
         return _dot(vector, self.inverse_root.T)
 
-    def pull_score(self, score: Vector) -> Vector:
+    def pull_score(self, score: Vectors) -> Vectors:
         return _dot(score, self.inverse_root)
 
-    def push_score(self, score: Vector) -> Vector:
+    def push_score(self, score: Vectors) -> Vectors:
         return _dot(score, self.root)
 
     def logdet(self) -> Scalar:
@@ -118,20 +124,24 @@ class DiagonalMetric(AbstractMetric):
     def size(self) -> int:
         return self.root.shape[-1]
 
-    def whiten(self, vector: Vector) -> Vector:
-        return self.root * vector
+    def whiten(self, vector: Vectors) -> Vectors:
+        return self._over(vector) * vector
 
-    def unwhiten(self, vector: Vector) -> Vector:
-        return vector / self.root
+    def unwhiten(self, vector: Vectors) -> Vectors:
+        return vector / self._over(vector)
 
-    def pull_score(self, score: Vector) -> Vector:
-        return score / self.root
+    def pull_score(self, score: Vectors) -> Vectors:
+        return score / self._over(score)
 
-    def push_score(self, score: Vector) -> Vector:
-        return self.root * score
+    def push_score(self, score: Vectors) -> Vectors:
+        return self._over(score) * score
 
     def logdet(self) -> Scalar:
         return 2 * jnp.sum(jnp.log(self.root))
+
+    def _over(self, vector: Vectors) -> Vectors:
+        """The root with an axis for each of the vector's, of which all but the last have length 1."""
+        return self.root.reshape((1,) * (vector.ndim - 1) + self.root.shape)
 
 
 class KroneckerMetric(AbstractMetric):
@@ -140,36 +150,43 @@ class KroneckerMetric(AbstractMetric):
     With `bias` the last column of V is a layer's bias, whose coordinates follow all those of its weights.
     """
 
-    left: DenseMetric
-    right: DenseMetric
+    left: AbstractMetric
+    right: AbstractMetric
     bias: bool = eqx.field(default=False, static=True)
 
     @property
     def size(self) -> int:
         return self.left.size * self.right.size
 
-    def _apply(self, left: Float[Array, "a a"], right: Float[Array, "b b"], vector: Vector) -> Vector:
-        rows, columns = self.left.size, self.right.size
-        if not self.bias:
-            return _dot(_dot(left, vector.reshape(rows, columns)), right.T).reshape(-1)
-        weights, bias = vector[: rows * (columns - 1)].reshape(rows, columns - 1), vector[rows * (columns - 1) :]
-        moved = _dot(_dot(left, weights), right[:, :-1].T) + _dot(left, bias)[:, None] * right[:, -1][None, :]
-        return jnp.concatenate([moved[:, :-1].reshape(-1), moved[:, -1]])
+    def whiten(self, vector: Vectors) -> Vectors:
+        return self._on_both_sides(lambda factor, rows: factor.whiten(rows), vector)
 
-    def whiten(self, vector: Vector) -> Vector:
-        return self._apply(self.left.root, self.right.root, vector)
+    def unwhiten(self, vector: Vectors) -> Vectors:
+        return self._on_both_sides(lambda factor, rows: factor.unwhiten(rows), vector)
 
-    def unwhiten(self, vector: Vector) -> Vector:
-        return self._apply(self.left.inverse_root, self.right.inverse_root, vector)
+    def pull_score(self, score: Vectors) -> Vectors:
+        return self._on_both_sides(lambda factor, rows: factor.pull_score(rows), score)
 
-    def pull_score(self, score: Vector) -> Vector:
-        return self._apply(self.left.inverse_root.T, self.right.inverse_root.T, score)
-
-    def push_score(self, score: Vector) -> Vector:
-        return self._apply(self.left.root.T, self.right.root.T, score)
+    def push_score(self, score: Vectors) -> Vectors:
+        return self._on_both_sides(lambda factor, rows: factor.push_score(rows), score)
 
     def logdet(self) -> Scalar:
         return self.right.size * self.left.logdet() + self.left.size * self.right.logdet()
+
+    def _on_both_sides(self, apply: _Map, vector: Vectors) -> Vectors:
+        """V with the right factor applied to its rows and the left one to its columns."""
+        many, rows, columns = vector.shape[:-1], self.left.size, self.right.size
+        if self.bias:
+            weights, bias = vector[..., : rows * (columns - 1)], vector[..., rows * (columns - 1) :]
+            block = jnp.concatenate([weights.reshape(*many, rows, columns - 1), bias[..., None]], axis=-1)
+        else:
+            block = vector.reshape(*many, rows, columns)
+        moved = apply(self.right, block)
+        moved = jnp.swapaxes(apply(self.left, jnp.swapaxes(moved, -1, -2)), -1, -2)
+        if not self.bias:
+            return moved.reshape(vector.shape)
+        weights = moved[..., :-1].reshape(*many, rows * (columns - 1))
+        return jnp.concatenate([weights, moved[..., -1]], axis=-1)
 
 
 class BlocksMetric(AbstractMetric):
@@ -181,23 +198,59 @@ class BlocksMetric(AbstractMetric):
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
-    def whiten(self, vector: Vector) -> Vector:
-        return jnp.concatenate([part.whiten(piece) for part, piece in self._pieces(vector)])
+    def whiten(self, vector: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.whiten(piece), vector)
 
-    def unwhiten(self, vector: Vector) -> Vector:
-        return jnp.concatenate([part.unwhiten(piece) for part, piece in self._pieces(vector)])
+    def unwhiten(self, vector: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.unwhiten(piece), vector)
 
-    def pull_score(self, score: Vector) -> Vector:
-        return jnp.concatenate([part.pull_score(piece) for part, piece in self._pieces(score)])
+    def pull_score(self, score: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.pull_score(piece), score)
 
-    def push_score(self, score: Vector) -> Vector:
-        return jnp.concatenate([part.push_score(piece) for part, piece in self._pieces(score)])
+    def push_score(self, score: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.push_score(piece), score)
 
     def logdet(self) -> Scalar:
         return jnp.sum(jnp.stack([part.logdet() for part in self.parts]))
 
-    def _pieces(self, vector: Vector) -> list[tuple[AbstractMetric, Array]]:
-        return list(zip(self.parts, split_columns(vector, [part.size for part in self.parts]), strict=True))
+    def _on_each(self, apply: _Map, vector: Vectors) -> Vectors:
+        pieces = split_columns(vector, [part.size for part in self.parts])
+        return jnp.concatenate([apply(part, piece) for part, piece in zip(self.parts, pieces, strict=True)], axis=-1)
+
+
+class StackMetric(AbstractMetric):
+    """A block-diagonal Q of many equal blocks, held as one batch of metrics (see `operators.Stack`)."""
+
+    parts: AbstractMetric
+    count: int = eqx.field(static=True)
+    interleaved: bool = eqx.field(default=False, static=True)
+
+    @property
+    def size(self) -> int:
+        return self.count * self.parts.size
+
+    def whiten(self, vector: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.whiten(piece), vector)
+
+    def unwhiten(self, vector: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.unwhiten(piece), vector)
+
+    def pull_score(self, score: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.pull_score(piece), score)
+
+    def push_score(self, score: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.push_score(piece), score)
+
+    def logdet(self) -> Scalar:
+        return jnp.sum(jax.vmap(lambda part: part.logdet())(self.parts))
+
+    def _on_each(self, apply: _Map, vector: Vectors) -> Vectors:
+        shape = (self.parts.size, self.count) if self.interleaved else (self.count, self.parts.size)
+        block = vector.reshape(*vector.shape[:-1], *shape)
+        block = jnp.swapaxes(block, -1, -2) if self.interleaved else block
+        moved = jax.vmap(apply, in_axes=(0, -2), out_axes=-2)(self.parts, block)
+        moved = jnp.swapaxes(moved, -1, -2) if self.interleaved else moved
+        return moved.reshape(vector.shape)
 
 
 def split_columns(array: Float[Array, "... d"], sizes: Sequence[int]) -> list[Array]:

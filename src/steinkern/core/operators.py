@@ -8,6 +8,7 @@ Batches of operators are ordinary operators whose arrays carry a leading axis, u
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .metric import AbstractMetric, BlocksMetric, DenseMetric, DiagonalMetric, KroneckerMetric
+from .metric import AbstractMetric, BlocksMetric, DenseMetric, DiagonalMetric, KroneckerMetric, StackMetric
 from .types import Matrix, Scalar, cast_like, check_positive
 
 Operator = TypeVar("Operator", bound="AbstractOperator")
@@ -47,6 +48,9 @@ class AbstractOperator(eqx.Module):
         """Trace / d, the size that damping is relative to."""
 
     @abc.abstractmethod
+    def plus(self, added: Scalar, symmetric: bool) -> AbstractMetric:
+        """The metric Q + added × I."""
+
     def factorise(self, damping: Any, *, symmetric: bool = False) -> AbstractMetric:
         """The metric Q + damping × scale × I.
 
@@ -55,6 +59,9 @@ class AbstractOperator(eqx.Module):
             symmetric: take the symmetric root R = Q^½ of Eq. (12). For a radial kernel any root gives the same
                 velocity (rotations cancel) and the Cholesky factor is cheaper; around a graphical kernel it matters.
         """
+        check_positive("damping", damping)
+        scale = self.scale()
+        return self.plus(cast_like(damping, scale) * _positive_scale(scale), symmetric)
 
 
 class Dense(AbstractOperator):
@@ -78,12 +85,7 @@ class Dense(AbstractOperator):
     def scale(self) -> Scalar:
         return jnp.trace(self.matrix) / self.size
 
-    def factorise(self, damping: Any, *, symmetric: bool = False) -> DenseMetric:
-        check_positive("damping", damping)
-        return self.plus(cast_like(damping, self.matrix) * _positive_scale(self.scale()), symmetric)
-
     def plus(self, added: Scalar, symmetric: bool) -> DenseMetric:
-        """The metric of this matrix + added × I."""
         identity = jnp.eye(self.size, dtype=self.matrix.dtype)
         return DenseMetric.of(self.matrix + added * identity, symmetric=symmetric)
 
@@ -109,9 +111,8 @@ class Diagonal(AbstractOperator):
     def scale(self) -> Scalar:
         return jnp.mean(self.entries)
 
-    def factorise(self, damping: Any, *, symmetric: bool = False) -> DiagonalMetric:
-        check_positive("damping", damping)
-        return DiagonalMetric(jnp.sqrt(self.entries + cast_like(damping, self.entries) * _positive_scale(self.scale())))
+    def plus(self, added: Scalar, symmetric: bool) -> DiagonalMetric:
+        return DiagonalMetric(jnp.sqrt(self.entries + added))
 
 
 class Kronecker(AbstractOperator):
@@ -123,14 +124,14 @@ class Kronecker(AbstractOperator):
     damping × scale, the metric is (A + √(δa/b) I) ⊗ (B + √(δb/a) I), which adds δ I and two cross terms.
 
     Args:
-        left: A, the output side of a layer.
-        right: B, the input side.
+        left: A, for the output side of a layer `weight @ x`.
+        right: B, for its input side.
         shift: a multiple of the identity, such as a prior's precision; `None` for none.
         bias: the last column of the block is a layer's bias, whose coordinates follow all those of its weights.
     """
 
-    left: Dense
-    right: Dense
+    left: AbstractOperator
+    right: AbstractOperator
     shift: Float[Array, "*batch"] | None = None
     bias: bool = eqx.field(default=False, static=True)
 
@@ -139,7 +140,7 @@ class Kronecker(AbstractOperator):
         return self.left.size * self.right.size
 
     def as_matrix(self) -> Matrix:
-        product = jnp.kron(self.left.matrix, self.right.matrix)
+        product = jnp.kron(self.left.as_matrix(), self.right.as_matrix())
         if self.bias:
             places = np.arange(self.size).reshape(self.left.size, self.right.size)
             order = np.concatenate([places[:, :-1].reshape(-1), places[:, -1]])
@@ -161,10 +162,8 @@ class Kronecker(AbstractOperator):
         product = self.left.scale() * self.right.scale()
         return product if self.shift is None else product + self.shift
 
-    def factorise(self, damping: Any, *, symmetric: bool = False) -> KroneckerMetric:
-        check_positive("damping", damping)
+    def plus(self, added: Scalar, symmetric: bool) -> KroneckerMetric:
         left, right = self.left.scale(), self.right.scale()
-        added = cast_like(damping, self.left.matrix) * _positive_scale(self.scale())
         added = added if self.shift is None else added + self.shift
         # Where a factor has no scale there is nothing to be proportional to.
         both = (left > 0) & (right > 0)
@@ -199,12 +198,68 @@ class Blocks(AbstractOperator):
         traces = jnp.stack([part.scale() * part.size for part in self.parts])
         return jnp.sum(traces) / self.size
 
+    def plus(self, added: Scalar, symmetric: bool) -> BlocksMetric:
+        return self._each(lambda part: part.plus(added, symmetric))
+
     def factorise(self, damping: Any, *, symmetric: bool = False) -> BlocksMetric:
+        return self._each(lambda part: part.factorise(damping, symmetric=symmetric))
+
+    def _each(self, factorise: Callable[[AbstractOperator], AbstractMetric]) -> BlocksMetric:
         metrics: list[AbstractMetric] = []
         for part in self.parts:
-            waiting = _after(metrics[-1], part) if metrics else part
-            metrics.append(waiting.factorise(damping, symmetric=symmetric))
+            metrics.append(factorise(_after(metrics[-1], part) if metrics else part))
         return BlocksMetric(tuple(metrics))
+
+
+class Stack(AbstractOperator):
+    """A block-diagonal matrix of many equal blocks, held as one batch of operators.
+
+    Such are the groups of a convolution, and the pairs of scale and offset of a normalisation. Every block is damped
+    relative to its own scale.
+
+    Args:
+        parts: the blocks, as one batch: every array has a leading axis of `count`.
+        count: the number of blocks.
+        interleaved: coordinate j of block i is the i-th of the j-th stretch of `count` coordinates. By default the
+            blocks follow one another.
+    """
+
+    parts: AbstractOperator
+    count: int = eqx.field(static=True)
+    interleaved: bool = eqx.field(default=False, static=True)
+
+    @property
+    def size(self) -> int:
+        return self.count * self.parts.size
+
+    def as_matrix(self) -> Matrix:
+        each = jax.vmap(lambda part: part.as_matrix())(self.parts)
+        whole = jax.scipy.linalg.block_diag(*each)
+        if not self.interleaved:
+            return whole
+        order = np.arange(self.size).reshape(self.count, self.parts.size).T.reshape(-1)
+        return whole[order][:, order]
+
+    def average(self) -> "Stack":
+        return self._with(jax.vmap(lambda part: part.average(), in_axes=1)(self.parts))
+
+    def blend(self, other: "Stack", share: Any) -> "Stack":
+        return self._with(jax.vmap(lambda own, given: own.blend(given, share))(self.parts, other.parts))
+
+    def scale(self) -> Scalar:
+        return jnp.mean(jax.vmap(lambda part: part.scale())(self.parts))
+
+    def plus(self, added: Scalar, symmetric: bool) -> StackMetric:
+        metrics = jax.vmap(lambda part: part.plus(added, symmetric))(self.parts)
+        return StackMetric(metrics, self.count, self.interleaved)
+
+    def factorise(self, damping: Any, *, symmetric: bool = False) -> StackMetric:
+        check_positive("damping", damping)
+        metrics = jax.vmap(lambda part: part.factorise(damping, symmetric=symmetric))(self.parts)
+        return StackMetric(metrics, self.count, self.interleaved)
+
+    def _with(self, parts: AbstractOperator) -> "Stack":
+        return Stack(parts, self.count, self.interleaved)
 
 
 def _after(done: AbstractMetric, operator: Operator) -> Operator:

@@ -25,6 +25,11 @@ class AbstractLikelihood(OneLine):
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         """−E_y ∇² log p(y | output), k×k, the expectation over labels y given the output."""
 
+    def fisher_root(self, output: Float[Array, " k"]) -> Float[Array, "k m"]:
+        """A matrix S with SSᵀ = `fisher(output)`; m is k or less. By eigenvalues, unless there is a formula."""
+        values, vectors = jnp.linalg.eigh(self.fisher(output))
+        return vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
+
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
         """Raise `ValueError` where a label is outside the likelihood's sample space.
 
@@ -56,6 +61,9 @@ class Bernoulli(AbstractLikelihood):
         probability = jax.nn.sigmoid(output)
         return jnp.diag(probability * (1 - probability))
 
+    def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
+        return jnp.sqrt(self.fisher(output))
+
 
 class Categorical(AbstractLikelihood):
     """Labels 0 … k−1; the outputs are logits (softmax regression)."""
@@ -86,6 +94,11 @@ class Categorical(AbstractLikelihood):
         probability = jax.nn.softmax(output)
         return jnp.diag(probability) - probability[:, None] * probability[None, :]
 
+    def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
+        probability = jax.nn.softmax(output)
+        root = jnp.sqrt(probability)
+        return jnp.diag(root) - probability[:, None] * root[None, :]
+
 
 class Gaussian(AbstractLikelihood):
     """Labels with independent normal noise; the outputs are the means. One variance, or one for each output."""
@@ -105,6 +118,9 @@ class Gaussian(AbstractLikelihood):
 
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         return jnp.diag(1 / jnp.broadcast_to(cast_like(self.variance, output), output.shape))
+
+    def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
+        return jnp.sqrt(self.fisher(output))
 
 
 class GaussianNoise(AbstractLikelihood):
@@ -126,6 +142,9 @@ class GaussianNoise(AbstractLikelihood):
         means = output.shape[0] - 1
         precision = jnp.full((means,), 1, output.dtype) * jnp.exp(-output[-1])
         return jnp.diag(jnp.concatenate([precision, jnp.full((1,), means / 2, output.dtype)]))
+
+    def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
+        return jnp.sqrt(self.fisher(output))
 
 
 def _real(label: Any, output: Array) -> Array:

@@ -1,0 +1,153 @@
+"""`KFAC`: the Fisher information of a network, one block a layer."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ...core.operators import AbstractOperator, Blocks
+from ...core.particles import merge
+from ...core.types import Batch, PyTree, Vector, cast_like, check_callable, check_choice
+from ..curvature import AbstractCurvature, likelihood_scale
+from ..likelihood import AbstractLikelihood
+from ..supports import Space
+from ..target import AbstractTarget
+from .factors import SHARINGS, LayerRecord, Sharing, from_gradients, kronecker
+from .recording import TappedModel
+from .rules import KroneckerBlock, Piece, Rules, as_rules, pieces_of
+from .uses import Layer
+
+
+class KFAC(AbstractCurvature):
+    """The Fisher information as one block a layer, most of them Kronecker products; nothing of size d² is formed.
+
+    For networks of `equinox.nn` layers, anywhere in the parameters' pytree, applied at any number of positions and
+    places, in `vmap` and `scan`:
+
+    | layer | block |
+    |---|---|
+    | `Linear`, `Conv`, `ConvTranspose`, projections of `MultiheadAttention` | Kronecker product, bias included |
+    | a convolution in groups | a Kronecker product for each group; the bias exactly |
+    | `GRUCell`, `LSTMCell` | a Kronecker product for each matrix; biases exactly |
+    | `Embedding` | Kronecker product with a diagonal input factor |
+    | `LayerNorm`, `RMSNorm`, `GroupNorm` | exactly for each unit: a 2×2 matrix of its scale and offset |
+    | other arrays of at most 256 entries, such as a noise variance | exactly |
+
+    Other arrays, and weights that are used in another way than by products, convolutions and lookups, are refused
+    before the run, by their path. `rules` adds layers of one's own, and changes the blocks of any layer.
+
+    A Kronecker product is exact for a single example at a single position, and for any number of them in the linear
+    networks that `sharing` names. Curvature between blocks is left out. The prior's own curvature enters as its row
+    sums, exact where coordinates are independent a priori: averaged over each Kronecker product, and entry by entry
+    elsewhere.
+
+    Args:
+        model: `model(parameters, example)`, the output (logits, means) for one example.
+        likelihood: `Categorical()`, `Gaussian(variance)`, `GaussianNoise()` …; its Fisher information in the output is
+            exact, so that no labels are drawn.
+        sharing: what becomes of weights at several positions of an example (Eschenhagen et al., 2023): "expand" is
+            exact for a deep linear network with a loss at every position, "reduce" for one that sums or averages over
+            positions before the loss. With one position they are the same.
+        rules: from types of layers, or paths in the parameters' tree, to blocks: `{MyLayer: KroneckerBlock("weight",
+            "bias")}`, `{"encoder.norm": DiagonalBlock()}`. A rule of several blocks is a tuple of them.
+    """
+
+    model: Any
+    likelihood: Any
+    sharing: Sharing = eqx.field(default="expand", static=True, kw_only=True)
+    rules: Rules = eqx.field(default=(), converter=as_rules, static=True, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_callable("model", self.model, "a function of the parameters and one example")
+        if not isinstance(self.likelihood, AbstractLikelihood):
+            raise ValueError(f"`likelihood` must be a likelihood such as `Categorical()`, got {self.likelihood!r}.")
+        check_choice("sharing", self.sharing, SHARINGS)
+
+    def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> Blocks:
+        if not target.exchangeable or batch is None:
+            raise ValueError("`KFAC` needs single examples: give a `Posterior` and `data` to `fit`.")
+        tapped, pieces = self._tapped(target, point, batch)
+        records = jax.vmap(lambda example: self._record(target, point, tapped, pieces, example))(batch)
+        scale = likelihood_scale(target, point, batch)
+        prior = _prior_curvature(target, point)
+        shapes = _space(target).layout.shapes
+        blocks: list[AbstractOperator] = []
+        for piece, record in zip(pieces, records, strict=True):
+            own = prior[piece.start : piece.stop]
+            if isinstance(record, LayerRecord):
+                blocks.append(kronecker(piece, record, self.sharing, scale, own, shapes[piece.leaves[0]]))
+            else:
+                blocks.append(from_gradients(piece, record, scale, own))
+        return Blocks(tuple(blocks))
+
+    def _tapped(self, target: AbstractTarget, point: Vector, batch: Batch) -> tuple[TappedModel, list[Piece]]:
+        """The model with taps, and the blocks of the curvature; or an error that says what has no rule."""
+        space = _space(target)
+        pieces = pieces_of(space, self.rules)
+        layers = [layer_of(piece) for piece in pieces if isinstance(piece.block, KroneckerBlock)]
+
+        def output(leaves: list[Array], example: PyTree) -> Array:
+            return jnp.reshape(self.model(merge(space.assemble(leaves), target.shared), example), (-1,))
+
+        example = jax.eval_shape(lambda rows: jax.tree.map(lambda row: row[0], rows), batch)
+        tapped = TappedModel(output, _leaves(space, point), example, layers)
+        return tapped, [each for piece in pieces for each in self._split(piece, tapped, space)]
+
+    def _split(self, piece: Piece, tapped: TappedModel, space: Space) -> list[Piece]:
+        """A layer whose bias is not simply added to its products as two blocks."""
+        if not isinstance(piece.block, KroneckerBlock) or len(piece.leaves) == 1:
+            return [piece]
+        return [piece] if tapped.found.adds_bias(layer_of(piece)) else piece.split_bias(space.layout.sizes)
+
+    def _record(
+        self, target: AbstractTarget, point: Vector, tapped: TappedModel, pieces: list[Piece], example: PyTree
+    ) -> list[LayerRecord | list[Array]]:
+        """For every block what one example says: of a layer inputs and gradients, of others gradients alone."""
+        leaves = _leaves(_space(target), point)
+        free = [leaf for piece in pieces if not isinstance(piece.block, KroneckerBlock) for leaf in piece.leaves]
+
+        # A function of the other leaves alone: gradients in the weights would be the largest arrays of a step.
+        def output(taps: list[Array], values: list[Array]) -> tuple[Array, list[Array]]:
+            moved = dict(zip(free, values, strict=True))
+            return tapped([moved.get(i, leaf) for i, leaf in enumerate(leaves)], example, taps)
+
+        value, pull_back, inputs = jax.vjp(output, tapped.idle_taps(), [leaves[i] for i in free], has_aux=True)
+        columns = self.likelihood.fisher_root(value).T
+        taps, gradients = jax.vmap(pull_back)(columns)
+        by_leaf = dict(zip(free, gradients, strict=True))
+        records: list[LayerRecord | list[Array]] = []
+        for piece in pieces:
+            if isinstance(piece.block, KroneckerBlock):
+                records.append(tapped.record(layer_of(piece).leaf, inputs, taps))
+            else:
+                records.append([by_leaf[leaf] for leaf in piece.leaves])
+        return records
+
+
+def layer_of(piece: Piece) -> Layer:
+    """The weights of a Kronecker block."""
+    assert isinstance(piece.block, KroneckerBlock)
+    bias = piece.leaves[1] if len(piece.leaves) == 2 else None
+    return Layer(piece.leaves[0], piece.names[0], piece.block.output_axis, bias)
+
+
+def _space(target: AbstractTarget) -> Space:
+    if not isinstance(target.space, Space):
+        raise ValueError("`KFAC` needs parameters that hold Equinox layers, got the sites of another library's model.")
+    return target.space
+
+
+def _leaves(space: Space, point: Vector) -> list[Array]:
+    return jax.tree_util.tree_leaves(space.layout.unravel(point))
+
+
+def _prior_curvature(target: AbstractTarget, point: Vector) -> Vector:
+    """The row sums of −∇² of the log prior (and constraints' Jacobian), negative ones set to 0."""
+
+    def score(x: Vector) -> Vector:
+        return jax.grad(lambda at: cast_like(target.power, at) * target.log_base(at))(x)
+
+    _, product = jax.jvp(score, (point,), (jnp.ones_like(point),))
+    return jnp.maximum(-product, 0)

@@ -1,0 +1,132 @@
+"""From the inputs and output gradients of all positions to a block of the curvature.
+
+Of one example, let a layer have inputs x_t and output gradients g_t at the positions t = 1 … T, where the gradients
+are those of the columns of a root of the output's Fisher information. The exact block is Σ over examples of
+(Σ_t g_t ⊗ x_t)(Σ_t g_t ⊗ x_t)ᵀ. With means over examples and positions (Eschenhagen et al., 2023),
+
+- "expand" takes (Σ g_t g_tᵀ) ⊗ mean(x_t x_tᵀ), as if positions were examples: exact for a deep linear network with a
+  Gaussian loss at every position;
+- "reduce" takes (Σ ĝ ĝᵀ) ⊗ mean(x̂ x̂ᵀ) with ĝ = Σ_t g_t and x̂ = mean_t x_t: exact for a deep linear network with a
+  Gaussian loss of the sum or mean over positions.
+
+With one position both are the factors of Martens and Grosse (2015).
+"""
+
+import math
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ...core.operators import AbstractOperator, Dense, Diagonal, Kronecker, Stack
+from ...core.types import Scalar, Vector
+from .rules import DiagonalBlock, KroneckerBlock, Piece, UnitwiseBlock
+
+Sharing: TypeAlias = Literal["expand", "reduce"]
+SHARINGS = get_args(Sharing)
+
+
+class LayerRecord(NamedTuple):
+    """What a batch says of one layer's weights.
+
+    Args:
+        inputs: (examples, positions, groups, inputs), or the indices of lookups, (examples, positions).
+        gradients: at the outputs: (examples, columns of the root, positions, outputs).
+    """
+
+    inputs: Float[Array, "b t g i"] | Int[Array, "b t"]
+    gradients: Float[Array, "b m t o"]
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether the inputs are indices."""
+        return self.inputs.ndim == 2
+
+
+def kronecker(
+    piece: Piece,
+    record: LayerRecord,
+    sharing: Sharing,
+    scale: Scalar,
+    prior: Vector,
+    shape: tuple[int, ...],
+) -> AbstractOperator:
+    """The block of a layer's weights and bias.
+
+    Args:
+        piece: which block.
+        record: what the batch says of it.
+        sharing: the setting.
+        scale: what the sum over the batch is multiplied by.
+        prior: the prior's curvature of its coordinates, averaged over each Kronecker product.
+        shape: of the weights.
+    """
+    block = piece.block
+    assert isinstance(block, KroneckerBlock)
+    with_bias = len(piece.leaves) == 2
+    gradients = record.gradients.astype(prior.dtype)
+    if sharing == "reduce":
+        gradients = jnp.sum(gradients, axis=2, keepdims=True)
+    outputs_last = block.output_axis == -1
+    output_size = shape[block.output_axis]
+    if record.looks_up or block.diagonal_inputs:
+        inputs = Diagonal(_input_squares(record, math.prod(shape) // output_size, sharing, prior))
+        output = Dense(scale * _gram(gradients.reshape(-1, output_size)))
+        return _product(inputs, output, jnp.mean(prior), outputs_last, False)
+    rows = record.inputs.astype(prior.dtype)
+    if with_bias:
+        rows = jnp.concatenate([rows, jnp.ones((*rows.shape[:-1], 1), rows.dtype)], axis=-1)
+    if sharing == "reduce":
+        rows = jnp.mean(rows, axis=1, keepdims=True)
+    groups = rows.shape[2]
+    rows = rows.reshape(-1, groups, rows.shape[-1])
+    gradients = gradients.reshape(-1, groups, output_size // groups)
+
+    def one_group(x: Float[Array, "n i"], g: Float[Array, "n o"], shift: Scalar) -> Kronecker:
+        return _product(Dense(_gram(x) / x.shape[0]), Dense(scale * _gram(g)), shift, outputs_last, with_bias)
+
+    if groups == 1:
+        return one_group(rows[:, 0], gradients[:, 0], jnp.mean(prior))
+    shifts = jnp.mean(prior.reshape(groups, -1), axis=1)
+    return Stack(jax.vmap(one_group, in_axes=(1, 1, 0))(rows, gradients, shifts), groups)
+
+
+def _product(
+    inputs: AbstractOperator, outputs: AbstractOperator, shift: Scalar, outputs_last: bool, with_bias: bool
+) -> Kronecker:
+    """In the order of the coordinates. Of weights whose outputs come last, the bias is one more row."""
+    return Kronecker(inputs, outputs, shift) if outputs_last else Kronecker(outputs, inputs, shift, with_bias)
+
+
+def _input_squares(record: LayerRecord, size: int, sharing: Sharing, like: Vector) -> Vector:
+    """The diagonal of the inputs' factor, for lookups by counting."""
+    inputs = record.inputs
+    if not record.looks_up:
+        rows = inputs.astype(like.dtype)
+        rows = jnp.mean(rows, axis=1, keepdims=True) if sharing == "reduce" else rows
+        return jnp.mean(rows.reshape(-1, size) ** 2, axis=0)
+    if sharing == "expand":
+        return jnp.zeros(size, like.dtype).at[inputs.reshape(-1)].add(1) / inputs.size
+    counts = jax.vmap(lambda own: jnp.zeros(size, like.dtype).at[own].add(1))(inputs)
+    return jnp.mean((counts / inputs.shape[1]) ** 2, axis=0)
+
+
+def from_gradients(
+    piece: Piece, gradients: list[Float[Array, "b m ..."]], scale: Scalar, prior: Vector
+) -> AbstractOperator:
+    """The block of arrays that may be used in any way, from each example's gradients in them."""
+    flat = [each.reshape(each.shape[0] * each.shape[1], -1) for each in gradients]
+    if isinstance(piece.block, DiagonalBlock) or piece.size == 1:
+        return Diagonal(scale * jnp.sum(jnp.concatenate(flat, axis=1) ** 2, axis=0) + prior)
+    if isinstance(piece.block, UnitwiseBlock):
+        units = flat[0].shape[1]
+        rows = jnp.stack(flat, axis=2)  # rows, units, arrays
+        matrices = jnp.einsum("rui,ruj->uij", rows, rows, precision="highest")
+        priors = jax.vmap(jnp.diag)(prior.reshape(len(flat), units).T)
+        return Stack(Dense(scale * matrices + priors), units, interleaved=True)
+    return Dense(scale * _gram(jnp.concatenate(flat, axis=1)) + jnp.diag(prior))
+
+
+def _gram(rows: Float[Array, "n d"]) -> Float[Array, "d d"]:
+    return jnp.matmul(rows.T, rows, precision="highest")

@@ -1,0 +1,134 @@
+"""Equations that apply weights at many positions, each read as a matrix of inputs: products, convolutions, lookups."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+class Reading(NamedTuple):
+    """How to read an equation; see `uses.Use`."""
+
+    feature_axis: int
+    groups: int
+    inputs: Callable[..., Array]
+
+
+Reader: TypeAlias = Callable[[Any, int, tuple[int, ...], int], Reading | str]
+"""Of an equation, the place of the weights among its operands, their axes and their output axis; or what is wrong."""
+
+
+def _input_axes(axes: tuple[int, ...], output_axis: int) -> tuple[int, ...]:
+    """The axes of the leaf that number inputs."""
+    return tuple(axis for axis in range(len(axes)) if axis != output_axis % len(axes))
+
+
+def read_product(equation: Any, place: int, axes: tuple[int, ...], output_axis: int) -> Reading | str:
+    """A `dot_general`: the free axes of its other operand are positions."""
+    contracted, batched = equation.params["dimension_numbers"]
+    own, other = tuple(contracted[place]), tuple(contracted[1 - place])
+    if batched[place]:
+        return "with several weight matrices at once"
+    by_leaf_axis = {axes[axis]: partner for axis, partner in zip(own, other, strict=True)}
+    wanted = _input_axes(axes, output_axis)
+    if tuple(sorted(by_leaf_axis)) != wanted:
+        return f"summed over axes {tuple(sorted(by_leaf_axis))} instead of {wanted}, as if outputs were inputs"
+    order = [by_leaf_axis[axis] for axis in wanted]
+
+    def inputs(*operands: Array) -> Array:
+        x = operands[1 - place]
+        free = [axis for axis in range(x.ndim) if axis not in order]
+        return jnp.transpose(x, (*free, *order)).reshape(-1, 1, int(np.prod([x.shape[axis] for axis in order])))
+
+    last = len(equation.outvars[0].aval.shape) - 1
+    return Reading(0 if place == 0 else last, 1, inputs)
+
+
+def read_convolution(equation: Any, place: int, axes: tuple[int, ...], output_axis: int) -> Reading | str:
+    """A convolution: every place of the window is a position, and the patch below it the input."""
+    parameters = equation.params
+    numbers = parameters["dimension_numbers"]
+    if place != 1 or parameters["batch_group_count"] != 1:
+        return "in which the weights are not the filter of all examples"
+    if axes[numbers.rhs_spec[0]] != output_axis % len(axes):
+        return "whose output channels are another axis than the layer's outputs"
+    groups = parameters["feature_group_count"]
+    # Of the filter's input channels and spatial axes, in the order in which the leaf has them.
+    order = [numbers.rhs_spec.index(axes.index(axis)) - 1 for axis in _input_axes(axes, output_axis)]
+    window = [equation.invars[1].aval.shape[axis] for axis in numbers.rhs_spec[2:]]
+    spread = [equation.outvars[0].aval.shape[axis] for axis in numbers.out_spec[2:]]
+    # Positions in the order of the result's axes: 0 for the examples of the batch, 1 … for the spatial axes.
+    places = np.argsort([numbers.out_spec[0], *numbers.out_spec[2:]])
+
+    def inputs(x: Array, _: Array) -> Array:
+        patches = _patches(jnp.transpose(x, numbers.lhs_spec), window, spread, parameters)
+        spatial = len(window)
+        patches = patches.reshape(*patches.shape[: 1 + spatial], groups, -1, *window)
+        first = 2 + spatial  # the channels of a group, after the positions and the groups
+        moved = jnp.transpose(patches, (*places, 1 + spatial, *(first + axis for axis in order)))
+        return moved.reshape(-1, groups, int(np.prod(moved.shape[first:])))
+
+    return Reading(numbers.out_spec[1], groups, inputs)
+
+
+def _patches(x: Array, window: list[int], spread: list[int], parameters: Any) -> Array:
+    """From (examples, channels, *spatial) to (examples, *places, channels, *window)."""
+    padding = zip(parameters["padding"], parameters["lhs_dilation"], strict=True)
+    edges = [(0, 0, 0), (0, 0, 0), *((low, high, dilation - 1) for (low, high), dilation in padding)]
+    padded = jax.lax.pad(x, jnp.zeros((), x.dtype), edges)
+    strides, dilations = parameters["window_strides"], parameters["rhs_dilation"]
+    slices = []
+    for offset in np.ndindex(*window):
+        start = [int(step) * int(dilation) for step, dilation in zip(offset, dilations, strict=True)]
+        stop = [a + (size - 1) * stride + 1 for a, size, stride in zip(start, spread, strides, strict=True)]
+        slices.append(jax.lax.slice(padded, (0, 0, *start), (*x.shape[:2], *stop), (1, 1, *strides)))
+    whole = jnp.stack(slices, axis=-1)  # examples, channels, *places, window
+    whole = jnp.moveaxis(whole, 1, -2)
+    return whole.reshape(*whole.shape[:-1], *window)
+
+
+def read_gather(equation: Any, place: int, axes: tuple[int, ...], output_axis: int) -> Reading | str:
+    """A `gather` of rows: the index is the input, one-hot."""
+    numbers, sizes = equation.params["dimension_numbers"], tuple(equation.params["slice_sizes"])
+    problem = _row_problem(equation, place, axes, output_axis, sizes)
+    if problem or numbers.operand_batching_dims or 0 not in numbers.start_index_map:
+        return problem or "by other than one index for a row"
+    component, count = numbers.start_index_map.index(0), equation.invars[0].aval.shape[0]
+
+    def inputs(_: Array, indices: Array) -> Array:
+        return jnp.clip(indices[..., component].reshape(-1), 0, count - 1)
+
+    return Reading(numbers.offset_dims[-1], 1, inputs)
+
+
+def read_slice(equation: Any, place: int, axes: tuple[int, ...], output_axis: int) -> Reading | str:
+    """A `dynamic_slice` of one row, which is a lookup at one position."""
+    problem = _row_problem(equation, place, axes, output_axis, tuple(equation.params["slice_sizes"]))
+    if problem:
+        return problem
+    count = equation.invars[0].aval.shape[0]
+
+    def inputs(_: Array, row: Array, *columns: Array) -> Array:
+        return jnp.clip(row.reshape(1), 0, count - 1)
+
+    return Reading(1, 1, inputs)
+
+
+def _row_problem(
+    equation: Any, place: int, axes: tuple[int, ...], output_axis: int, sizes: tuple[int, ...]
+) -> str | None:
+    shape = equation.invars[0].aval.shape
+    if place != 0 or axes != (0, 1) or output_axis % len(axes) != 1 or sizes != (1, shape[1]):
+        return "which takes something else than whole rows, or rows that are no inputs"
+    return None
+
+
+READERS: dict[str, Reader] = {
+    "dot_general": read_product,
+    "conv_general_dilated": read_convolution,
+    "gather": read_gather,
+    "dynamic_slice": read_slice,
+}

@@ -1,0 +1,254 @@
+"""Rules: which arrays of a layer make which block of the curvature.
+
+A rule is a tuple of blocks, and belongs to a type of layer or to a path in the parameters' tree. An array of at most
+`EXACT_UP_TO` entries that no rule mentions has the block of the exact Fisher information; a larger one is refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ..supports import Real, Space
+
+EXACT_UP_TO = 256
+"""The largest array outside of all rules that gets a dense block of its own."""
+
+
+@dataclass(frozen=True)
+class KroneckerBlock:
+    """A linear map's weights, and the bias that is added to its result: one Kronecker product of two factors.
+
+    The weights may be used by products (`weight @ x`, `x @ weight.T`, `einsum`), convolutions and lookups
+    (`weight[index]`), any number of times, in `vmap` and `scan`.
+
+    Args:
+        weight: the name of the weights in the layer; "" where the rule is for an array itself.
+        bias: the name of the bias. One that is not simply added to every product gets a block of its own, which is its
+            exact Fisher information.
+        output_axis: the axis of the weights that numbers outputs, the first (0) or the last (−1).
+        diagonal_inputs: keep the diagonal of the inputs' factor alone, as for one-hot inputs.
+    """
+
+    weight: str = ""
+    bias: str | None = None
+    output_axis: int = 0
+    diagonal_inputs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.output_axis not in (0, -1):
+            raise ValueError(f"`output_axis` must be 0 (the first axis) or -1 (the last one), got {self.output_axis}.")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of its arrays."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+
+@dataclass(frozen=True, init=False)
+class _FieldsBlock:
+    """A block of named arrays, which may be used in any way; of all arrays where none is named."""
+
+    fields: tuple[str, ...]
+
+    def __init__(self, *fields: str):
+        object.__setattr__(self, "fields", fields)
+
+
+class ExactBlock(_FieldsBlock):
+    """The exact Fisher information of some arrays: a dense matrix for all of them together."""
+
+
+class UnitwiseBlock(_FieldsBlock):
+    """The exact Fisher information of each unit: one small matrix for the i-th entries of arrays of equal size."""
+
+
+class DiagonalBlock(_FieldsBlock):
+    """The diagonal of the exact Fisher information."""
+
+
+Block: TypeAlias = KroneckerBlock | ExactBlock | UnitwiseBlock | DiagonalBlock
+Rule: TypeAlias = tuple[Block, ...]
+Rules: TypeAlias = tuple[tuple[Any, Rule], ...]
+
+_AFFINE: Rule = (KroneckerBlock("weight", "bias"),)
+_NORMALISATION: Rule = (UnitwiseBlock("weight", "bias"),)
+_RECURRENT: Rule = (KroneckerBlock("weight_ih"), KroneckerBlock("weight_hh"), ExactBlock("bias"), ExactBlock("bias_n"))
+DEFAULT_RULES: dict[Any, Rule] = {
+    eqx.nn.Linear: _AFFINE,
+    eqx.nn.Conv: _AFFINE,
+    eqx.nn.ConvTranspose: _AFFINE,
+    eqx.nn.Embedding: (KroneckerBlock("weight", output_axis=-1, diagonal_inputs=True),),
+    eqx.nn.LayerNorm: _NORMALISATION,
+    eqx.nn.RMSNorm: _NORMALISATION,
+    eqx.nn.GroupNorm: _NORMALISATION,
+    eqx.nn.GRUCell: _RECURRENT,
+    eqx.nn.LSTMCell: _RECURRENT[:3],
+}
+"""The rules for layers of Equinox. The projections of `MultiheadAttention` are `Linear` layers."""
+
+
+def as_rules(rules: Any) -> Rules:
+    """A dictionary of rules as a tuple of pairs, each rule a tuple of blocks."""
+    if isinstance(rules, tuple):
+        return rules
+    if not isinstance(rules, Mapping):
+        raise ValueError(f"`rules` must be a dictionary from types of layers or paths to rules, got {rules!r}.")
+    pairs: list[tuple[Any, Rule]] = []
+    for key, value in rules.items():
+        if not isinstance(key, type | str):
+            raise ValueError(f"`rules` must have types of layers or paths for keys, got {key!r}.")
+        rule = value if isinstance(value, tuple | list) else (value,)
+        if not all(isinstance(block, KroneckerBlock | _FieldsBlock) for block in rule):
+            raise ValueError(f"`rules` must hold blocks such as `KroneckerBlock('weight', 'bias')`, got {value!r}.")
+        pairs.append((key, tuple(rule)))
+    return tuple(pairs)
+
+
+class Piece(NamedTuple):
+    """A block of the curvature: a stretch of coordinates, and which leaves of the parameters they are."""
+
+    block: Block
+    leaves: tuple[int, ...]
+    names: tuple[str, ...]
+    start: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+    def split_bias(self, sizes: tuple[int, ...]) -> "list[Piece]":
+        """The weights and the bias of a Kronecker block as two blocks, of which that of the bias is exact."""
+        (weight, bias), size = self.leaves, sizes[self.leaves[0]]
+        return [
+            self._replace(leaves=(weight,), names=self.names[:1], size=size),
+            Piece(ExactBlock(), (bias,), self.names[1:], self.start + size, self.size - size),
+        ]
+
+    @property
+    def name(self) -> str:
+        """The paths of its leaves, for messages."""
+        return " and ".join(f"`{name or 'the array'}`" for name in self.names)
+
+
+def pieces_of(space: Space, rules: Rules) -> list[Piece]:
+    """The blocks of the curvature, in the order of their coordinates; an error for arrays without a rule."""
+    layout = space.layout
+    blocks: dict[tuple[int, ...], Block] = {}
+    for path, rule, leaves in _ruled(space, dict(rules)):
+        free = [leaf for leaf in leaves if not any(leaf in taken for taken in blocks)]
+        blocks |= _blocks_of(rule, path, free, layout.names)
+    for leaf, (name, shape) in enumerate(zip(layout.names, layout.shapes, strict=True)):
+        if not any(leaf in taken for taken in blocks):
+            _check_small(name, shape)
+            blocks[(leaf,)] = ExactBlock()
+    starts = np.concatenate([[0], np.cumsum(layout.sizes)])
+    pieces = []
+    for own in sorted(blocks):
+        names = tuple(layout.names[leaf] for leaf in own)
+        start, stop = int(starts[own[0]]), int(starts[own[-1] + 1])
+        pieces.append(Piece(blocks[own], own, names, start, stop - start))
+    for piece in pieces:
+        _check_piece(piece, space)
+    if not any(isinstance(piece.block, KroneckerBlock) for piece in pieces):
+        raise ValueError(
+            "`KFAC` found no layer with weights that it knows among the parameters, such as `equinox.nn.Linear`. Give "
+            "`rules`, or use `Fisher(model, likelihood)`."
+        )
+    return pieces
+
+
+def _ruled(space: Space, rules: Mapping[Any, Rule]) -> Iterator[tuple[str, Rule, list[int]]]:
+    """Rules with the path and the leaves that each holds for: those of paths first, the longest before the others."""
+    layout = space.layout
+    paths = sorted((key for key in rules if isinstance(key, str)), key=len, reverse=True)
+    for path in paths:
+        leaves = [i for i, name in enumerate(layout.names) if _join(path, "") == name or name.startswith(f"{path}.")]
+        if not leaves:
+            raise ValueError(f"`rules` must name paths among {', '.join(layout.names)}, got {path!r}.")
+        yield path, rules[path], leaves
+    shapes = layout.structure.unflatten([jax.ShapeDtypeStruct(shape, layout.dtype) for shape in layout.shapes])
+    nodes, _ = jax.tree_util.tree_flatten_with_path(shapes, is_leaf=lambda node: _rule_for(node, rules) is not None)
+    first = 0
+    for keys, node in nodes:
+        last = first + len(jax.tree_util.tree_leaves(node))
+        rule = _rule_for(node, rules)
+        if rule is not None:
+            yield jax.tree_util.keystr(keys, simple=True, separator="."), rule, list(range(first, last))
+        first = last
+
+
+def _rule_for(node: Any, rules: Mapping[Any, Rule]) -> Rule | None:
+    """The rule of a node's type or of its nearest base class; those of the user come first."""
+    for source in (rules, DEFAULT_RULES):
+        for base in type(node).__mro__:
+            if base in source:
+                return source[base]
+    return None
+
+
+def _blocks_of(rule: Rule, path: str, free: list[int], names: tuple[str, ...]) -> dict[tuple[int, ...], Block]:
+    """The blocks of one rule by their leaves. Arrays that the parameters do not have are left out of their blocks."""
+    blocks: dict[tuple[int, ...], Block] = {}
+    for block in rule:
+        wanted = {_join(path, field) for field in block.fields}
+        everything = isinstance(block, _FieldsBlock) and not block.fields
+        leaves = tuple(leaf for leaf in free if everything or names[leaf] in wanted)
+        if not leaves:
+            continue
+        listed = ", ".join(names[leaf] for leaf in leaves)
+        if any(leaf in taken for taken in blocks for leaf in leaves):
+            raise ValueError(f"`rules` must put every array into one block, got several for {listed}.")
+        if leaves != tuple(range(leaves[0], leaves[0] + len(leaves))):
+            raise ValueError(
+                f"`rules` must put arrays into one block that follow one another in the layer, got {listed}. Give each "
+                "a block of its own."
+            )
+        blocks[leaves] = block
+        if isinstance(block, KroneckerBlock) and names[leaves[0]] != _join(path, block.weight):
+            if len(leaves) > 1:
+                raise ValueError(
+                    f"`KroneckerBlock` needs weights that come before their bias in the layer, got {listed}. Give the "
+                    "bias a block of its own."
+                )
+            blocks[leaves] = ExactBlock()  # a bias whose weights are fixed
+    return blocks
+
+
+def _join(path: str, field: str) -> str:
+    return ".".join(part for part in (path, field) if part)
+
+
+def ways_out(name: str) -> str:
+    """What to do about an array that KFAC has no rule for."""
+    return (
+        f"Ways out: a rule, `KFAC(..., rules={{MyLayer: KroneckerBlock('weight', 'bias')}})` by type or path; the "
+        f"diagonal alone, `rules={{'{name}': DiagonalBlock()}}`; the same value for all particles, by `split`; or "
+        "`Fisher(model, likelihood, diagonal=True)` for the whole network."
+    )
+
+
+def _check_small(name: str, shape: tuple[int, ...]) -> None:
+    if int(np.prod(shape)) > EXACT_UP_TO:
+        raise ValueError(
+            f"`KFAC` has no rule for `{name or 'the array'}` of shape {shape}, which is larger than the {EXACT_UP_TO} "
+            f"entries that get an exact block of their own. {ways_out(name)}"
+        )
+
+
+def _check_piece(piece: Piece, space: Space) -> None:
+    shapes = [space.layout.shapes[leaf] for leaf in piece.leaves]
+    if isinstance(piece.block, UnitwiseBlock) and len({int(np.prod(shape)) for shape in shapes}) > 1:
+        raise ValueError(f"`UnitwiseBlock` needs arrays of equal size, got {piece.name} of shapes {shapes}.")
+    if isinstance(piece.block, KroneckerBlock):
+        if not all(isinstance(space.supports[leaf], Real) for leaf in piece.leaves):
+            raise ValueError(
+                f"`KFAC` needs layers without constraints, got a `support` for {piece.name}. Leave it out, or use "
+                "`Fisher`."
+            )
+        if len(shapes[0]) < 2:
+            raise ValueError(f"`KroneckerBlock` needs weights of at least two axes, got {piece.name} of {shapes[0]}.")

@@ -1,0 +1,264 @@
+"""Where a model uses the weights of its layers, read off its jaxpr.
+
+A jaxpr has no `vmap`: what was mapped over is an axis of an array. So each use of a weight matrix is one equation, a
+product, a convolution or a lookup, whose other operand holds the inputs at all positions, and whose result has the
+outputs at all positions. Uses in the body of a `scan` have its steps for a further axis. Every other use is refused.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jax.numpy as jnp
+from jax.extend.core import Literal
+from jaxtyping import Array
+
+from .readers import READERS, Reading
+from .rules import ways_out
+
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr", "closed_call": "call_jaxpr"}
+_LAYOUT = ("transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy")
+_SUMS = ("add", "add_any")
+
+
+class Layer(NamedTuple):
+    """The weights of a block, by the number of their leaf, and their bias."""
+
+    leaf: int
+    name: str
+    output_axis: int
+    bias: int | None
+
+
+class Weight(NamedTuple):
+    """Marks a variable that is a layer's weights: its axis j is axis `axes[j]` of the leaf."""
+
+    layer: Layer
+    axes: tuple[int, ...]
+
+
+class Bias(NamedTuple):
+    """Marks a variable that is a layer's bias, broadcast or reshaped."""
+
+    layer: Layer
+
+
+class Product(NamedTuple):
+    """Marks a variable that is the result of a layer's weights before anything else is done to it."""
+
+    layer: Layer
+
+
+Mark: TypeAlias = Weight | Bias | Product
+Marks: TypeAlias = dict[Any, Mark]
+
+
+class Use(NamedTuple):
+    """One equation that applies a layer's weights at one or many positions.
+
+    Args:
+        layer: whose weights.
+        shape, dtype: of its result.
+        feature_axis: the axis of the result that numbers outputs; all others are positions.
+        groups: the number of groups of a convolution.
+        inputs: from the equation's operands to the inputs, (positions, groups, inputs), or to the indices of a lookup,
+            (positions,).
+        lengths: of the scans around it, outermost first.
+    """
+
+    layer: Layer
+    shape: tuple[int, ...]
+    dtype: Any
+    feature_axis: int
+    groups: int
+    inputs: Callable[..., Array]
+    lengths: tuple[int, ...] = ()
+
+    def idle_tap(self) -> Array:
+        """Zeros to add to the result at every position: the gradient in them is that at the result."""
+        return jnp.zeros((*self.lengths, *self.shape), self.dtype)
+
+    def rows(self, values: Array) -> Array:
+        """Values shaped like the tap, with leading axes before it, as (..., positions, outputs)."""
+        inner = len(self.lengths) + len(self.shape)
+        last = jnp.moveaxis(values, values.ndim - len(self.shape) + self.feature_axis, -1)
+        return last.reshape(*values.shape[: values.ndim - inner], -1, self.shape[self.feature_axis])
+
+
+class Enter(NamedTuple):
+    """A step into the jaxpr of a call."""
+
+    jaxpr: Any
+    consts: Any
+
+
+class Loop(NamedTuple):
+    """A step into the body of a scan, of whose arguments the first are the same at every step."""
+
+    jaxpr: Any
+    consts: Any
+    length: int
+    num_consts: int
+
+
+Step: TypeAlias = Use | Enter | Loop | Mark | None
+
+
+class Found(NamedTuple):
+    """The uses of all layers in their order, and how often a bias was added to a product, or met elsewhere."""
+
+    uses: list[Use]
+    added: Counter[int]
+    elsewhere: set[int]
+
+    def of(self, layer: Layer) -> list[int]:
+        """Which uses are of this layer."""
+        return [i for i, use in enumerate(self.uses) if use.layer == layer]
+
+    def adds_bias(self, layer: Layer) -> bool:
+        """Whether the bias is added to every product, once, before anything else is done to it."""
+        simple = layer.leaf not in self.elsewhere and self.added[layer.leaf] == len(self.of(layer))
+        return layer.bias is not None and simple and all(self.uses[i].groups == 1 for i in self.of(layer))
+
+
+def marks_of(jaxpr: Any, layers: list[Layer]) -> Marks:
+    """The marks of a model's arguments, which are the leaves of the parameters."""
+    marks: Marks = {}
+    for layer in layers:
+        variable = jaxpr.invars[layer.leaf]
+        marks[variable] = Weight(layer, tuple(range(len(variable.aval.shape))))
+        if layer.bias is not None:
+            marks[jaxpr.invars[layer.bias]] = Bias(layer)
+    return marks
+
+
+def find_uses(jaxpr: Any, layers: list[Layer]) -> Found:
+    """All uses of the layers' weights in a model, or an error that says which cannot be followed."""
+    found = Found([], Counter(), set())
+    marks = marks_of(jaxpr, layers)
+    _search(jaxpr, marks, found, ())
+    _check_returned(jaxpr, marks)
+    for layer in layers:
+        if not found.of(layer):
+            raise _refusal(layer, "the model never uses it")
+        if len({found.uses[i].groups for i in found.of(layer)}) > 1:
+            raise _refusal(layer, "the model uses it with several numbers of groups")
+    return found
+
+
+def _search(jaxpr: Any, marks: Marks, found: Found, lengths: tuple[int, ...]) -> None:
+    for equation in jaxpr.eqns:
+        step = step_of(equation, marks)
+        given = marks_of_operands(equation, marks)
+        if isinstance(step, Use):
+            found.uses.append(step._replace(lengths=lengths))
+            _note(equation, [mark for mark in given if not isinstance(mark, Weight)], found)
+        elif isinstance(step, Enter):
+            inner = inner_marks(step, given)
+            _search(step.jaxpr, inner, found, lengths)
+            leave(step, inner, equation, marks)
+            continue
+        elif isinstance(step, Loop):
+            inner = inner_marks(step, given)
+            _note(equation, given[step.num_consts :], found)
+            _search(step.jaxpr, inner, found, (*lengths, step.length))
+            _check_returned(step.jaxpr, inner)
+        elif step is None:
+            _note(equation, given, found)
+        mark_results(equation, step, marks)
+
+
+def step_of(equation: Any, marks: Marks) -> Step:
+    """What to do at an equation: `None` for one that has nothing to do with weights."""
+    given = marks_of_operands(equation, marks)
+    if not any(given):
+        return None
+    name, parameters = equation.primitive.name, equation.params
+    if name in _CALLS:
+        inner = parameters[_CALLS[name]]
+        return Enter(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()))
+    if name == "scan":
+        _check_scanned(given[parameters["num_consts"] :])
+        body, constant = parameters["jaxpr"], parameters["num_consts"]
+        return Loop(body.jaxpr, body.consts, parameters["length"], constant)
+    weights = [place for place, mark in enumerate(given) if isinstance(mark, Weight)]
+    if weights:
+        return _weight_step(equation, given, weights)
+    return given[0] if name in _LAYOUT and len(given) == 1 else None
+
+
+def _weight_step(equation: Any, given: list[Mark | None], weights: list[int]) -> Step:
+    name, place = equation.primitive.name, weights[0]
+    mark = given[place]
+    assert isinstance(mark, Weight)
+    layer, axes = mark
+    if name == "transpose":
+        return Weight(layer, tuple(axes[axis] for axis in equation.params["permutation"]))
+    if name in ("convert_element_type", "copy"):
+        return mark
+    if name not in READERS:
+        raise _refusal(layer, f"the model uses it by the operation `{name}`")
+    if len(weights) > 1:
+        raise _refusal(layer, "the model multiplies weights with weights")
+    reading = READERS[name](equation, place, axes, layer.output_axis)
+    if not isinstance(reading, Reading):
+        raise _refusal(layer, f"the model uses it by the operation `{name}`, {reading}")
+    result = equation.outvars[0].aval
+    return Use(layer, result.shape, result.dtype, reading.feature_axis, reading.groups, reading.inputs)
+
+
+def marks_of_operands(equation: Any, marks: Marks) -> list[Mark | None]:
+    """The mark of every operand."""
+    return [None if isinstance(operand, Literal) else marks.get(operand) for operand in equation.invars]
+
+
+def inner_marks(step: Enter | Loop, given: list[Mark | None]) -> Marks:
+    """The marks of the arguments of an inner jaxpr; of a scan those that are the same at every step."""
+    kept = given[: step.num_consts] if isinstance(step, Loop) else given
+    return {own: mark for own, mark in zip(step.jaxpr.invars, kept, strict=False) if mark is not None}
+
+
+def leave(step: Enter, inner: Marks, equation: Any, marks: Marks) -> None:
+    """Hand the marks of an inner jaxpr's results to those of its call."""
+    for outer, own in zip(equation.outvars, step.jaxpr.outvars, strict=True):
+        if not isinstance(own, Literal) and own in inner:
+            marks[outer] = inner[own]
+
+
+def mark_results(equation: Any, step: Step, marks: Marks) -> None:
+    """Mark the result of an equation that is no call."""
+    if isinstance(step, Use):
+        marks[equation.outvars[0]] = Product(step.layer)
+    elif isinstance(step, Weight | Bias | Product):
+        marks[equation.outvars[0]] = step
+
+
+def _note(equation: Any, given: list[Mark | None], found: Found) -> None:
+    """Count a bias that is added to its product; remember one that is met elsewhere, or a product without it."""
+    marked = [mark for mark in given if mark is not None]
+    layers = {mark.layer for mark in marked}
+    kinds = {type(mark) for mark in marked}
+    if equation.primitive.name in _SUMS and kinds == {Bias, Product} and len(layers) == 1:
+        found.added[layers.pop().leaf] += 1
+        return
+    found.elsewhere.update(layer.leaf for layer in layers)
+
+
+def _check_scanned(given: list[Mark | None]) -> None:
+    for mark in given:
+        if isinstance(mark, Weight):
+            raise _refusal(mark.layer, "the model scans over it, or carries it through a scan")
+
+
+def _check_returned(jaxpr: Any, marks: Mapping[Any, Mark]) -> None:
+    for result in jaxpr.outvars:
+        mark = None if isinstance(result, Literal) else marks.get(result)
+        if isinstance(mark, Weight):
+            raise _refusal(mark.layer, "the model returns it")
+
+
+def _refusal(layer: Layer, reason: str) -> ValueError:
+    return ValueError(
+        f"`KFAC` cannot follow `{layer.name or 'the array'}`: {reason}. It follows products such as `weight @ x` and "
+        f"`x @ weight.T`, convolutions and lookups, also in `vmap` and `scan`. {ways_out(layer.name)}"
+    )
