@@ -106,7 +106,7 @@ def test_the_search_finds_pages_where_the_site_is_opened_from_a_folder(site, pag
 def public_names() -> list[str]:
     """Where each public name is defined."""
     names = []
-    for name, value in vars(sk).items():
+    for name, value in {name: getattr(sk, name) for name in dir(sk)}.items():
         if name.startswith("_") or (inspect.ismodule(value) and name not in ("initial", "models", "interop")):
             continue
         if name in ("initial", "models"):

@@ -1,29 +1,46 @@
-"""The `steinkern` command."""
+"""The `steinkern` command. A subcommand is imported when it is used, so that `steinkern --version` imports no JAX."""
 
+import importlib
 import os
+import sys
+from importlib.metadata import version as version_of
 from typing import Annotated, Any
-
-import jax
 
 try:
     import typer
     import typer.core
+    import typer.main
 except ImportError as error:
     raise SystemExit("the steinkern command needs its extra: pip install 'steinkern[cli]'") from error
 
 from .. import __version__
+from .._moved import read_environment
 from ..core.terminal import printable, say
-from ..results.result import DivergedError
-from .datasets import data
-from .reporting import report
-from .sampling import sample
-from .studies import reproduce
 
 _TRACEBACK = "STEINKERN_TRACEBACK"
+_SUBCOMMANDS = {
+    "sample": "sampling",
+    "report": "reporting",
+    "reproduce": "studies",
+    "data": "datasets",
+}
+"""For each subcommand the module that holds it, by the same name: a function, or a `typer.Typer`."""
 
 
 class _Root(typer.core.TyperGroup):
     """The group of all commands; Ctrl-C ends any of them with exit code 130."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        names: Any = dict.fromkeys(_SUBCOMMANDS)  # without the commands themselves, which `get_command` imports
+        self.commands = names
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _SUBCOMMANDS:
+            return None
+        if self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _load_subcommand(cmd_name)
+        return self.commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -31,6 +48,19 @@ class _Root(typer.core.TyperGroup):
         except KeyboardInterrupt:
             say("Interrupted.", error=True)
             raise typer.Exit(130) from None
+
+
+def _load_subcommand(name: str) -> Any:
+    """Import a subcommand, and with it JAX."""
+    read_environment()
+    found = getattr(importlib.import_module(f"{__name__}.{_SUBCOMMANDS[name]}"), name)
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name)(found)
+        found = single
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
 
 
 app = typer.Typer(
@@ -41,10 +71,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text keeps the lines of examples and their brackets
 )
-app.add_typer(reproduce, name="reproduce")
-app.add_typer(data, name="data")
-app.command("sample")(sample)
-app.command("report")(report)
 
 
 def main() -> None:
@@ -55,13 +81,13 @@ def main() -> None:
     """
     try:
         app()
-    except (ValueError, OSError, ImportError, DivergedError) as error:
-        say(f"steinkern: {printable(error)}", error=True)
-        raise SystemExit(2) from None
     except MemoryError:
         say("steinkern: there is not enough memory for this.", error=True)
         raise SystemExit(2) from None
     except Exception as error:
+        if _is_foreseen(error):
+            say(f"steinkern: {printable(error)}", error=True)
+            raise SystemExit(2) from None
         if os.environ.get(_TRACEBACK):
             raise
         say(
@@ -72,9 +98,16 @@ def main() -> None:
         raise SystemExit(3) from None
 
 
+def _is_foreseen(error: Exception) -> bool:
+    """Whether an error is about the input. `DivergedError` is known only where its module has been imported."""
+    result = sys.modules.get("steinkern.results.result")
+    diverged = () if result is None else (result.DivergedError,)
+    return isinstance(error, (ValueError, OSError, ImportError, *diverged))
+
+
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        say(f"steinkern {__version__}, jax {jax.__version__}")
+        say(f"steinkern {__version__}, jax {version_of('jax')}")
         raise typer.Exit
     return wanted
 

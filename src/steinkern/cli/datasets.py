@@ -11,7 +11,12 @@ from ..experiments.data.sources import Status
 from ..experiments.data.sources import check as check_sources
 from ..experiments.data.sources import fetch as fetch_sources
 
-data = typer.Typer(help="Fetch and check the datasets of the experiments.", no_args_is_help=True, rich_markup_mode=None)
+data = typer.Typer(
+    help="Fetch and check the datasets of the experiments.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 Directory = Annotated[
     Path | None,

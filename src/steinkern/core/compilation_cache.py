@@ -34,7 +34,8 @@ def compilation_cache(directory: str | os.PathLike[str] | None = None) -> Path |
     ```
 
     This configures JAX's persistent cache for the whole process and for programs of any size, those of other code
-    included. Setting the environment variable `STEINKERN_CACHE=1` does the same at import. A directory already set by
+    included. Setting the environment variable `STEINKERN_CACHE=1` does the same at the first use of a name of
+    `steinkern`, or at its import where JAX has been imported before. A directory already set by
     `jax_compilation_cache_dir` stays, unless another one is given here.
 
     Compiled programs are native code, so the directory is private to the user (mode 0700); one that other users own

@@ -1,1 +1,8 @@
 """Samplers: Stein, Newton, Langevin and Hamiltonian steps, ensembles, and the rules that build a kernel at a step."""
+
+import typing as _typing
+
+from .._exports import import_submodules as _import_submodules
+
+if not _typing.TYPE_CHECKING:  # a type checker would take every name for a module
+    __getattr__ = _import_submodules(__name__)
