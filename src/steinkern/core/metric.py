@@ -115,6 +115,26 @@ class DenseMetric(AbstractMetric):
         return self.log_determinant
 
 
+class FactorMetric(DenseMetric):
+    """A factor of a Kronecker product. It keeps Q and Q⁻¹ too, so that many vectors go through one product each."""
+
+    matrix: Float[Array, "d d"]
+    inverse: Float[Array, "d d"]
+
+    @classmethod
+    def keeping(cls, metric: DenseMetric) -> "FactorMetric":
+        """The same metric with Q and Q⁻¹."""
+        root, inverse_root = metric.root, metric.inverse_root
+        both = _dot(root.T, root), _dot(inverse_root, inverse_root.T)
+        return cls(root, inverse_root, metric.log_determinant, *both)
+
+    def solve(self, vector: Vectors) -> Vectors:
+        return _dot(vector, self.inverse)
+
+    def multiply(self, vector: Vectors) -> Vectors:
+        return _dot(vector, self.matrix)
+
+
 class DiagonalMetric(AbstractMetric):
     """Q = diag(root²)."""
 
@@ -170,6 +190,12 @@ class KroneckerMetric(AbstractMetric):
     def push_score(self, score: Vectors) -> Vectors:
         return self._on_both_sides(lambda factor, rows: factor.push_score(rows), score)
 
+    def solve(self, vector: Vectors) -> Vectors:
+        return self._on_both_sides(lambda factor, rows: factor.solve(rows), vector)
+
+    def multiply(self, vector: Vectors) -> Vectors:
+        return self._on_both_sides(lambda factor, rows: factor.multiply(rows), vector)
+
     def logdet(self) -> Scalar:
         return self.right.size * self.left.logdet() + self.left.size * self.right.logdet()
 
@@ -210,6 +236,12 @@ class BlocksMetric(AbstractMetric):
     def push_score(self, score: Vectors) -> Vectors:
         return self._on_each(lambda part, piece: part.push_score(piece), score)
 
+    def solve(self, vector: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.solve(piece), vector)
+
+    def multiply(self, vector: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.multiply(piece), vector)
+
     def logdet(self) -> Scalar:
         return jnp.sum(jnp.stack([part.logdet() for part in self.parts]))
 
@@ -240,6 +272,12 @@ class StackMetric(AbstractMetric):
 
     def push_score(self, score: Vectors) -> Vectors:
         return self._on_each(lambda part, piece: part.push_score(piece), score)
+
+    def solve(self, vector: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.solve(piece), vector)
+
+    def multiply(self, vector: Vectors) -> Vectors:
+        return self._on_each(lambda part, piece: part.multiply(piece), vector)
 
     def logdet(self) -> Scalar:
         return jnp.sum(jax.vmap(lambda part: part.logdet())(self.parts))

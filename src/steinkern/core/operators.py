@@ -17,7 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .metric import AbstractMetric, BlocksMetric, DenseMetric, DiagonalMetric, KroneckerMetric, StackMetric
+from .metric import (
+    AbstractMetric,
+    BlocksMetric,
+    DenseMetric,
+    DiagonalMetric,
+    FactorMetric,
+    KroneckerMetric,
+    StackMetric,
+)
 from .types import Matrix, Scalar, cast_like, check_positive
 
 Operator = TypeVar("Operator", bound="AbstractOperator")
@@ -170,7 +178,8 @@ class Kronecker(AbstractOperator):
         ratio = jnp.sqrt(jnp.where(both, left, 1) / jnp.where(both, right, 1))
         root = jnp.sqrt(added)
         output = self.left.plus(root * ratio, symmetric)
-        return KroneckerMetric(output, _after(output, self.right).plus(root / ratio, symmetric), self.bias)
+        other = _after(output, self.right).plus(root / ratio, symmetric)
+        return KroneckerMetric(_keeping_inverse(output), _keeping_inverse(other), self.bias)
 
 
 class Blocks(AbstractOperator):
@@ -260,6 +269,10 @@ class Stack(AbstractOperator):
 
     def _with(self, parts: AbstractOperator) -> "Stack":
         return Stack(parts, self.count, self.interleaved)
+
+
+def _keeping_inverse(factor: AbstractMetric) -> AbstractMetric:
+    return FactorMetric.keeping(factor) if isinstance(factor, DenseMetric) else factor
 
 
 def _after(done: AbstractMetric, operator: Operator) -> Operator:

@@ -153,25 +153,25 @@ class Preconditioned(AbstractMatrixKernel):
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         inner = self.base(self.metric.whiten(x), self.metric.whiten(y))
         left = jax.vmap(self.metric.unwhiten, 1, 1)(inner)
-        return jax.vmap(self.metric.unwhiten)(left)
+        return self.metric.unwhiten(left)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        moved = self.base.velocity(jax.vmap(self.metric.whiten)(at), self._whitened(source))
-        return jax.vmap(self.metric.unwhiten)(moved)
+        moved = self.base.velocity(self.metric.whiten(at), self._whitened(source))
+        return self.metric.unwhiten(moved)
 
     def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
         # tr[R⁻¹ (∇φ0) R] = tr[∇φ0]
-        return self.base.divergence(jax.vmap(self.metric.whiten)(at), self._whitened(source))
+        return self.base.divergence(self.metric.whiten(at), self._whitened(source))
 
     def adapt(self, points: Points) -> "Preconditioned":
-        return Preconditioned(self.base.adapt(jax.vmap(self.metric.whiten)(points)), self.metric)
+        return Preconditioned(self.base.adapt(self.metric.whiten(points)), self.metric)
 
     def check(self, dimension: int) -> None:
         self.base.check(dimension)
 
     def _whitened(self, source: Scored) -> Scored:
-        points = jax.vmap(self.metric.whiten)(source.points)
-        return Scored(points, jax.vmap(self.metric.pull_score)(source.scores), source.weights)
+        points = self.metric.whiten(source.points)
+        return Scored(points, self.metric.pull_score(source.scores), source.weights)
 
 
 class PerBlock(AbstractMatrixKernel):

@@ -11,8 +11,11 @@ from ..core.metric import AbstractMetric
 from ..core.particles import Scored
 from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_choice
 from .bandwidth import AbstractBandwidth
-from .matrix import AbstractMatrixKernel, Preconditioned, tilted_velocity
+from .distance import squared_distances
+from .matrix import AbstractMatrixKernel, Isotropic, Preconditioned, tilted_velocity
 from .radial import DENSE_PAIRS
+from .radial.ring import devices_in_ring
+from .radial.sums import dot
 
 Weighting: TypeAlias = Literal["exact", "no_determinant", "euclidean"]
 WEIGHTINGS = get_args(Weighting)
@@ -58,25 +61,33 @@ class Mixture(AbstractMatrixKernel):
         A temperature that is a bandwidth rule is read off the same distances as the weights use, as the mean over the
         anchors.
         """
-        parts = jax.vmap(lambda metric: Preconditioned(base, metric).adapt(points))(metrics)
         if isinstance(temperature, AbstractBandwidth):
-            temperature = _typical(temperature, metrics, points, weighting)
-        return cls(parts, anchors, temperature, weighting)
+            if weighting == "euclidean":
+                temperature = temperature(points)
+            else:
+                temperature = jnp.mean(jax.vmap(temperature)(_whitened(metrics, points, anchors)))
+        return cls(_adapted(base, metrics, points, anchors), anchors, temperature, weighting)
 
     def log_weights(self, x: Vector) -> Float[Array, " l"]:
         """Log w_l(x), Eq. (17), in log space throughout."""
 
         def exponent(metric: AbstractMetric, anchor: Vector) -> Array:
-            return -0.5 * self._squared_distance(metric, x - anchor) + self._log_scale(metric)
+            offset = x - anchor
+            square = jnp.sum(offset**2) if self.weighting == "euclidean" else metric.quadratic(offset)
+            return -0.5 * square / cast_like(self.temperature, x)
 
-        return jax.nn.log_softmax(jax.vmap(exponent)(self.parts.metric, self.anchors))
+        return jax.nn.log_softmax(jax.vmap(exponent)(self.parts.metric, self.anchors) + self._log_scales())
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         each = jax.vmap(lambda part: part(x, y))(self.parts)
         return jnp.einsum("l,lij->ij", jnp.exp(self.log_weights(x) + self.log_weights(y)), each)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        log_weights, tilts = self._tilts(source.points)  # l n, l n d
+        pairs = self.anchors.shape[0] * at.shape[0] * source.points.shape[0]
+        if _is_plain(self.parts.base) and pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1:
+            return self._radial_velocity(at, source)
+        log_weights = self._log_weights(source.points, self._whitened(source.points))
+        tilts = self._tilts(source.points, log_weights)
 
         def one(part: Preconditioned, log_weight: Array, tilt: Array) -> Array:
             return tilted_velocity(part, at, source, log_weight, tilt)
@@ -86,37 +97,94 @@ class Mixture(AbstractMatrixKernel):
         if together >= self.anchors.shape[0]:
             each = jax.vmap(one)(self.parts, log_weights, tilts)
         else:
-            each = jax.lax.map(lambda part: one(*part), (self.parts, log_weights, tilts), batch_size=together)
-        return jnp.einsum("ml,lmd->md", jnp.exp(jax.vmap(self.log_weights)(at)), each, precision="highest")
+            each = jax.lax.map(lambda own: one(*own), (self.parts, log_weights, tilts), batch_size=together)
+        return self._mean(each, self._log_weights(at, self._whitened(at)))
 
     def adapt(self, points: Points) -> "Mixture":
         parts = jax.vmap(lambda part: part.adapt(points))(self.parts)
         return Mixture(parts, self.anchors, self.temperature, self.weighting)
 
-    def _tilts(self, points: Points) -> tuple[Float[Array, "l n"], Float[Array, "l n d"]]:
-        """Log w_l and ∇log w_l at every point: ∇log w_l = g_l − Σ_m w_m g_m with g_l = −Q_l (x − z_l)/T."""
-        log_weights = jax.vmap(self.log_weights)(points).T
+    def _radial_velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        """Eq. (18) for k(r²) I around every anchor, with three applications of each metric to each point.
+
+        Brought back by R⁻¹, the drive of anchor l is Q_l⁻¹ of its tilted scores, and the repulsion along R(x − y) goes
+        along x − y. So points are whitened for the distances, multiplied by Q_l for the tilts, and Q_l⁻¹ is applied.
+        """
+        centre = _centre(self.anchors)
+        there, here = self._whitened(source.points), self._whitened(at)
+        log_weights = self._log_weights(source.points, there)
+        tilted = source.scores[None] + self._tilts(source.points, log_weights)  # l n d
+        r2 = jax.vmap(squared_distances)(here, there)  # l m n
+        values, slopes = jax.vmap(lambda base, own: base.scalar.profile(own))(self.parts.base, r2)
+        weights = jnp.exp(self._log_weights(at, here)[:, :, None] + log_weights[:, None]) * source.weights[None, None]
+        values, slopes = weights * values, weights * slopes
+        solved = jax.vmap(lambda metric, own: metric.solve(own))(self.parts.metric, tilted)
+        drive = jnp.tensordot(values, solved, axes=((0, 2), (0, 1)), precision="highest")
+        slopes = jnp.sum(slopes, axis=0)
+        repulsion = dot(slopes, source.points - centre) - jnp.sum(slopes, axis=1)[:, None] * (at - centre)
+        return drive + 2 * repulsion
+
+    def _whitened(self, points: Points) -> Float[Array, "l n d"]:
+        return _whitened(self.parts.metric, points, self.anchors)
+
+    def _log_weights(self, points: Points, whitened: Float[Array, "l n d"]) -> Float[Array, "l n"]:
+        """Log w_l at every point, from the points in every anchor's metric."""
+        if self.weighting == "euclidean":
+            squares = squared_distances(self.anchors, points)
+        else:
+            metrics, offsets = self.parts.metric, self.anchors - _centre(self.anchors)
+            own = jax.vmap(lambda metric, anchor: metric.whiten(anchor))(metrics, offsets)
+            squares = jnp.sum((whitened - own[:, None]) ** 2, axis=2)
+        exponents = -0.5 * squares / cast_like(self.temperature, points)
+        return jax.nn.log_softmax(exponents + self._log_scales()[:, None], axis=0)
+
+    def _tilts(self, points: Points, log_weights: Float[Array, "l n"]) -> Float[Array, "l n d"]:
+        """∇log w_l = g_l − Σ_m w_m g_m at every point, with g_l = −Q_l (x − z_l)/T."""
+        centre = _centre(self.anchors)
+        anchors = (self.anchors - centre) / cast_like(self.temperature, points)
         if self.weighting == "euclidean":  # the same x in all g_l: (z_l − Σ_m w_m z_m)/T is left
-            mean = jnp.matmul(jnp.exp(log_weights).T, self.anchors, precision="highest")
-            return log_weights, (self.anchors[:, None] - mean[None]) / cast_like(self.temperature, points)
+            return anchors[:, None] - dot(jnp.exp(log_weights).T, anchors)[None]
+        offsets = (points - centre) / cast_like(self.temperature, points)
 
         def pull(metric: AbstractMetric, anchor: Vector) -> Array:
-            return jax.vmap(lambda x: -metric.multiply(x - anchor) / cast_like(self.temperature, x))(points)
+            return metric.multiply(anchor)[None] - metric.multiply(offsets)
 
-        pulls = jax.vmap(pull)(self.parts.metric, self.anchors)  # l n d
-        mean = jnp.einsum("ln,lnd->nd", jnp.exp(log_weights), pulls, precision="highest")
-        return log_weights, pulls - mean[None]
+        pulls = jax.vmap(pull)(self.parts.metric, anchors)
+        return pulls - self._mean(pulls, log_weights)[None]
 
-    def _squared_distance(self, metric: AbstractMetric, offset: Vector) -> Array:
-        square = jnp.sum(offset**2) if self.weighting == "euclidean" else metric.quadratic(offset)
-        return square / cast_like(self.temperature, offset)
+    def _mean(self, values: Float[Array, "l n d"], log_weights: Float[Array, "l n"]) -> Float[Array, "n d"]:
+        """Σ_l w_l v_l at every point."""
+        return jnp.einsum("ln,lnd->nd", jnp.exp(log_weights), values, precision="highest")
 
-    def _log_scale(self, metric: AbstractMetric) -> Array:
-        logdet = metric.logdet()
-        return 0.5 * logdet if self.weighting == "exact" else jnp.zeros_like(logdet)
+    def _log_scales(self) -> Float[Array, " l"]:
+        logdets = jax.vmap(lambda metric: metric.logdet())(self.parts.metric)
+        return 0.5 * logdets if self.weighting == "exact" else jnp.zeros_like(logdets)
 
 
-def _typical(rule: AbstractBandwidth, metrics: AbstractMetric, points: Points, weighting: Weighting) -> Array:
-    if weighting == "euclidean":
-        return rule(points)
-    return jnp.mean(jax.vmap(lambda metric: rule(jax.vmap(metric.whiten)(points)))(metrics))
+def _is_plain(base: AbstractMatrixKernel) -> bool:
+    """Whether a kernel is k(r²) I, computed as the library sees fit."""
+    return isinstance(base, Isotropic) and base.backend == "auto"
+
+
+def _centre(anchors: Float[Array, "l d"]) -> Float[Array, "1 d"]:
+    """A point near the particles, from which their coordinates keep their digits in a metric."""
+    return jnp.mean(anchors, axis=0, keepdims=True)
+
+
+def _whitened(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
+    """R_l (x − centre). Bandwidth, temperature, weights and velocity all ask for it: a compiled step has it once."""
+    offsets = points - _centre(anchors)
+    return jax.vmap(lambda metric: metric.whiten(offsets))(metrics)
+
+
+def _adapted(
+    base: AbstractMatrixKernel, metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]
+) -> Preconditioned:
+    """The kernels around all anchors as one batch, with bandwidths adapted to the points."""
+    if not _is_plain(base):  # it may depend on where the origin is
+        return jax.vmap(lambda metric: Preconditioned(base, metric).adapt(points))(metrics)
+
+    def one(metric: AbstractMetric, whitened: Points) -> Preconditioned:
+        return Preconditioned(base.adapt(whitened), metric)
+
+    return jax.vmap(one)(metrics, _whitened(metrics, points, anchors))
