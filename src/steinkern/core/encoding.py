@@ -10,6 +10,7 @@ import itertools
 import json
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -96,7 +97,7 @@ def decode(hint: Any, value: Json, arrays: list[np.ndarray]) -> Any:
     raise TypeError(f"{hint!r} is no type that a file can hold.")
 
 
-def decode_fields(owner: type, fields: typing.Iterable[Any], value: Json, arrays: list[np.ndarray]) -> dict[str, Any]:
+def decode_fields(owner: type, fields: Iterable[Any], value: Json, arrays: list[np.ndarray]) -> dict[str, Any]:
     """The fields of a dataclass; a file of an earlier version may lack some that have a default."""
     entries, hints = _of_type(dict, value), typing.get_type_hints(owner)
     return {

@@ -7,6 +7,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from .types import calling_module
+
 _TAKE_CLOSURES = ("copy", "cloudpickle", "dill")  # modules that copy or write functions whole
 
 
@@ -49,7 +51,7 @@ def _is_importable(function: types.FunctionType) -> bool:
     return owner is function
 
 
-def caller_takes_closures(frames: int = 2) -> bool:
+def caller_takes_closures() -> bool:
     """Whether the code that asks for an object's state can take functions whole: `copy`, cloudpickle or dill."""
-    module = sys._getframe(frames).f_globals.get("__name__", "")
+    module = calling_module()
     return any(part in _TAKE_CLOSURES for part in module.split("."))

@@ -109,6 +109,14 @@ def warn_caller(warning: Warning) -> None:
     warnings.warn(warning, stacklevel=level)
 
 
+def calling_module() -> str:
+    """The name of the module whose code called the library."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
+
+
 def as_number(value: Any) -> Any:
     """A Python or NumPy number as a 0-d array, so that changing it does not recompile a step.
 

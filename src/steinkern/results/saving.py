@@ -80,7 +80,7 @@ def state_for_another_process(result: "Result") -> dict[str, Any]:
     copies, or writes functions whole, gets all attributes as they are.
     """
     state = dict(vars(result))
-    if caller_takes_closures(3):
+    if caller_takes_closures():
         return state
     names = list(local_functions(result.target))
     if names:
