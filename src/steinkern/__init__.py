@@ -68,6 +68,8 @@ if TYPE_CHECKING:  # for type checkers and editors; the table of `_exports` is w
     from .kernels.scalar import RBF as RBF
     from .kernels.scalar import AbstractScalarKernel as AbstractScalarKernel
     from .results import plot as plot
+    from .results.classes import ClassCalibration as ClassCalibration
+    from .results.classes import ClassProbabilities as ClassProbabilities
     from .results.combine import combine as combine
     from .results.importance import PSIS as PSIS
     from .results.importance import gaussian_psis as gaussian_psis

@@ -35,6 +35,7 @@ _NAMES_OF = {
     "kernels.matrix": "AbstractMatrixKernel Isotropic Linear PerBlock Preconditioned Tilted Transformed UserKernel",
     "kernels.mixture": "Mixture",
     "kernels.scalar": "IMQ RBF AbstractScalarKernel",
+    "results.classes": "ClassCalibration ClassProbabilities",
     "results.combine": "combine",
     "results.importance": "PSIS gaussian_psis psis",
     "results.loading": "load",

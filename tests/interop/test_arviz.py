@@ -5,6 +5,7 @@ import warnings
 
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 from scipy import stats
@@ -24,6 +25,14 @@ DATA = jnp.array([[0.5, 1.0], [1.5, 0.0]])
 
 # ArviZ and what it plots with warn of their own future, and of the single chain.
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def as_users_call_it():
+    """Without the checks of types at every call, which refuse a wrong type before the library does."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def log_likelihood(parameters, row):
@@ -163,7 +172,7 @@ def test_names_and_labels_of_axes_can_be_given(result):
         ({"log_likelihood": "no"}, "`log_likelihood` must be True or False, got 'no'"),
     ],
 )
-def test_names_of_axes_that_do_not_fit_are_refused(result, names, message):
+def test_names_of_axes_that_do_not_fit_are_refused(result, names, message, as_users_call_it):
     with pytest.raises(ValueError, match=message):
         result.to_arviz(DATA, **names)
 

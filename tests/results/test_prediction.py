@@ -3,15 +3,25 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
 import steinkern as sk
+from steinkern.results import prediction as module
 
 X = jnp.linspace(-1.0, 1.0, 7)
 LABELS = jnp.sin(3 * X)
+
+
+@pytest.fixture
+def as_users_call_it():
+    """Without the checks of types at every call, which refuse a wrong type before the library does."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def line(parameters, row):
@@ -35,6 +45,46 @@ def test_values_mean_and_interval_are_those_of_every_particle_and_row(result, ex
     np.testing.assert_allclose(prediction.values, expected, rtol=1e-12)
     np.testing.assert_allclose(prediction.mean, expected.mean(0), rtol=1e-12)
     np.testing.assert_allclose(prediction.interval, np.quantile(expected, [0.1, 0.9], axis=0), rtol=1e-12)
+
+
+def test_spread_quantiles_and_intervals_of_any_level_are_those_over_the_particles(result, expected):
+    prediction = result.predict(line, (X,), level=0.8)
+    np.testing.assert_allclose(prediction.sd, expected.std(0), rtol=1e-12)
+    np.testing.assert_allclose(prediction.quantiles(0.5), np.median(expected, 0), rtol=1e-12)
+    wanted = [0, 0.25, 1]
+    np.testing.assert_allclose(prediction.quantiles(wanted), np.quantile(expected, wanted, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(
+        prediction.credible_interval(0.5), np.quantile(expected, [0.25, 0.75], axis=0), rtol=1e-12
+    )
+    np.testing.assert_array_equal(prediction.credible_interval(0.8), prediction.interval)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 7, 100])
+def test_moments_alone_are_those_of_the_values(result, expected, batch_size):
+    prediction = result.predict(line, (X,), batch_size=batch_size, keep_values=False)
+    assert prediction.values is None
+    np.testing.assert_allclose(prediction.mean, expected.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(prediction.sd, expected.std(0), rtol=1e-12)
+    for ask in (lambda: prediction.interval, lambda: prediction.quantiles(0.5)):
+        with pytest.raises(ValueError, match="`quantiles` needs the value at every particle and row"):
+            ask()
+    with pytest.raises(ValueError, match="`log_density` needs the value"):
+        prediction.log_density(sk.Gaussian(), LABELS)
+
+
+def test_moments_alone_never_hold_particles_times_rows():
+    particles, rows = {"slope": jnp.ones(50), "level": jnp.ones(50)}, (jnp.ones(20_000),)
+    whole = 50 * 20_000 * 8  # bytes
+    kept = module._values.lower(line, particles, None, rows, 20_000).compile().memory_analysis()
+    alone = module._moments.lower(line, particles, None, rows, 1024).compile().memory_analysis()
+    assert kept.output_size_in_bytes >= whole
+    assert alone.output_size_in_bytes + alone.temp_size_in_bytes < whole / 2
+
+
+@pytest.mark.parametrize("wrong", ["half", [], 1.5, [0.1, -0.1], [[0.5]], None, [True]])
+def test_probabilities_that_are_none_are_refused(result, wrong):
+    with pytest.raises(ValueError, match="`probabilities` must be"):
+        result.predict(line, (X,)).quantiles(wrong)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
@@ -90,9 +140,10 @@ def test_the_same_prediction_compiles_once(result):
         ((line, (X, X[:3])), {}, "`data` must be arrays with one common leading axis"),
         ((line, (X,)), {"level": 1.5}, "`level` must lie between 0 and 1, got 1.5"),
         ((line, (X,)), {"batch_size": 0}, "`batch_size` must be a whole number of at least 1"),
+        ((line, (X,)), {"keep_values": "no"}, "`keep_values` must be True or False, got 'no'"),
     ],
 )
-def test_what_does_not_fit_is_refused(result, arguments, options, message):
+def test_what_does_not_fit_is_refused(result, arguments, options, message, as_users_call_it):
     with pytest.raises(ValueError, match=message):
         result.predict(*arguments, **options)
 

@@ -1,4 +1,4 @@
-"""Posterior predictions: mean and interval over the particles, and the log predictive density of labels."""
+"""Posterior predictions: moments and quantiles over the particles, class probabilities, log predictive densities."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,28 +8,42 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact, Shaped
 
-from ..core.arrays import as_data, as_labels
+from ..core.arrays import as_data, as_labels, as_numpy
 from ..core.errors import explained, shapes
 from ..core.particles import merge
 from ..core.programs import compiled
 from ..core.types import Batch, PyTree, check_callable, check_count, is_concrete, is_real_number
 from ..targets.likelihood import AbstractLikelihood
 from ..targets.target import batch_length
+from .classes import ClassProbabilities
+
+_ROWS_AT_A_TIME = 1024  # where only moments are kept
 
 
 @dataclass(frozen=True)
 class Prediction:
     """The values of a function of the parameters and a row of data, at every particle and row."""
 
-    values: Shaped[Array, "n rows ..."]
-    """The function's values, with axes (particle, row, …)."""
+    values: Shaped[Array, "n rows ..."] | None
+    """The function's values, with axes (particle, row, …); `None` where `predict` had `keep_values=False`."""
     level: float
     """The probability of the interval."""
+    moments: tuple[Inexact[Array, "rows ..."], Float[Array, "rows ..."]] | None = None
+    """Mean and standard deviation, where the values are not kept."""
 
     @property
     def mean(self) -> Inexact[Array, "rows ..."]:
         """The mean over the particles."""
-        return jnp.mean(self.values if jnp.iscomplexobj(self.values) else _as_floats(self.values), axis=0)
+        if self.moments is not None:
+            return self.moments[0]
+        return jnp.mean(_as_numbers(self._kept_values("mean")), axis=0)
+
+    @property
+    def sd(self) -> Float[Array, "rows ..."]:
+        """The standard deviation over the particles: of the function only, without the likelihood's noise."""
+        if self.moments is not None:
+            return self.moments[1]
+        return jnp.std(_as_numbers(self._kept_values("sd")), axis=0)
 
     @property
     def interval(self) -> tuple[Float[Array, "rows ..."], Float[Array, "rows ..."]]:
@@ -37,9 +51,46 @@ class Prediction:
 
         The interval covers the uncertainty of the function only, without the likelihood's noise.
         """
-        values = _as_floats(self.values)
-        ends = np.asarray([(1 - self.level) / 2, (1 + self.level) / 2], values.dtype)
-        return _quantiles(values, jax.device_put(ends))
+        return self.credible_interval(self.level)
+
+    def credible_interval(self, level: float = 0.9) -> tuple[Float[Array, "rows ..."], Float[Array, "rows ..."]]:
+        """The lower and upper ends of the central interval of this probability, as `interval` has them for its own."""
+        _check_level(level)
+        lower, upper = self.quantiles([(1 - level) / 2, (1 + level) / 2])
+        return lower, upper
+
+    def quantiles(self, probabilities: Any) -> Float[Array, "..."]:
+        """Quantiles over the particles, of the function only.
+
+        ```python
+        lower, median, upper = prediction.quantiles([0.05, 0.5, 0.95])
+        ```
+
+        Args:
+            probabilities: one number in [0, 1], or a list of them, which becomes the first axis.
+        """
+        given = as_numpy("probabilities", probabilities)
+        real = given.dtype.kind in "fiu" and given.ndim <= 1 and given.size > 0
+        if not real or not np.all((given >= 0) & (given <= 1)):
+            raise ValueError(f"`probabilities` must be numbers between 0 and 1, got {probabilities!r}.")
+        values = _as_floats(self._kept_values("quantiles"))
+        return _quantiles(values, jax.device_put(given.astype(values.dtype)))
+
+    def probabilities(self, likelihood: Any) -> ClassProbabilities:
+        """The probabilities of the classes at every particle and row, where the values are logits.
+
+        ```python
+        classes = result.predict(logits, (features,)).probabilities(steinkern.Categorical())
+        classes.mean, classes.entropy, classes.mutual_information      # a row each
+        classes.calibration(labels).error
+        ```
+
+        Args:
+            likelihood: `Categorical()`, whose logits are the function's values, or `Bernoulli()`, where every value is
+                the logit of a label 1 and the classes are 0 and 1.
+        """
+        outputs = self._outputs(likelihood, "probabilities")
+        return ClassProbabilities(_class_probabilities(likelihood, outputs))
 
     def log_density(self, likelihood: Any, labels: Any) -> Float[Array, " rows"]:
         """The log predictive density of each label, log (1/n) Σ_i p(label | values_i).
@@ -48,18 +99,36 @@ class Prediction:
             likelihood: a likelihood such as `Bernoulli()`, whose outputs are the values.
             labels: one label for each row.
         """
-        if not isinstance(likelihood, AbstractLikelihood):
-            raise ValueError(f"`likelihood` must be a likelihood such as `steinkern.Bernoulli()`, got {likelihood!r}.")
+        outputs = self._outputs(likelihood, "log_density")
         labels = as_labels(labels)
-        n, rows = self.values.shape[:2]
+        rows = outputs.shape[1]
         given = batch_length(labels, "labels")
         if given != rows:
             raise ValueError(f"`labels` must hold one label for each of the {rows} rows, got {given}.")
-        outputs = _as_floats(self.values).reshape(n, rows, -1)
         likelihood.check(labels, outputs.shape[2])
         expected = f"`labels` must be one a row, as `likelihood` takes them for {outputs.shape[2]} outputs"
         with explained(f"{expected}, got {shapes(labels)}", "Were they meant for another likelihood?"):
             return _log_density(likelihood, outputs, labels)
+
+    def _outputs(self, likelihood: Any, wanted: str) -> Float[Array, "n rows k"]:
+        """The values as the outputs of a likelihood."""
+        if not isinstance(likelihood, AbstractLikelihood):
+            raise ValueError(f"`likelihood` must be a likelihood such as `steinkern.Bernoulli()`, got {likelihood!r}.")
+        values = _as_floats(self._kept_values(wanted))
+        return values.reshape(*values.shape[:2], -1)
+
+    def _kept_values(self, wanted: str) -> Shaped[Array, "n rows ..."]:
+        if self.values is None:
+            raise ValueError(
+                f"`{wanted}` needs the value at every particle and row, and this prediction has mean and sd only. Call "
+                "`predict` without `keep_values=False`."
+            )
+        return self.values
+
+
+def _as_numbers(values: Array) -> Array:
+    """Convert booleans and integers to floating point."""
+    return values if jnp.iscomplexobj(values) else _as_floats(values)
 
 
 def _as_floats(values: Array) -> Array:
@@ -69,10 +138,14 @@ def _as_floats(values: Array) -> Array:
     return values if jnp.issubdtype(values.dtype, jnp.floating) else values.astype(jnp.result_type(float))
 
 
+def _check_level(level: Any) -> None:
+    if not (is_concrete(level) and is_real_number(level) and 0 < level < 1):
+        raise ValueError(f"`level` must lie between 0 and 1, got {level!r}.")
+
+
 @compiled
-def _quantiles(values: Float[Array, "n rows ..."], ends: Float[Array, "2"]) -> tuple[Array, Array]:
-    lower, upper = jnp.quantile(values, ends, axis=0)
-    return lower, upper
+def _quantiles(values: Float[Array, "n rows ..."], probabilities: Float[Array, "*q"]) -> Float[Array, "..."]:
+    return jnp.quantile(values, probabilities, axis=0)
 
 
 @compiled
@@ -83,6 +156,11 @@ def _log_density(likelihood: AbstractLikelihood, outputs: Float[Array, "n rows k
     return jax.nn.logsumexp(log_probabilities, axis=0) - jnp.log(n)
 
 
+@compiled
+def _class_probabilities(likelihood: AbstractLikelihood, outputs: Float[Array, "n rows k"]) -> Array:
+    return jax.vmap(jax.vmap(likelihood.class_probabilities))(outputs)
+
+
 def predict(
     function: Any,
     particles: PyTree,
@@ -90,28 +168,50 @@ def predict(
     data: Batch,
     level: float = 0.9,
     batch_size: int | None = None,
+    keep_values: bool = True,
 ) -> Prediction:
     """`function(parameters, row)` at every particle and row; see `Result.predict`."""
     check_callable("function", function, "a function of the parameters and one row of `data`")
-    if not (is_concrete(level) and is_real_number(level) and 0 < level < 1):
-        raise ValueError(f"`level` must lie between 0 and 1, got {level!r}.")
+    _check_level(level)
     if batch_size is not None:
         check_count("batch_size", batch_size)
+    if not isinstance(keep_values, bool | np.bool_):
+        raise ValueError(f"`keep_values` must be True or False, got {keep_values!r}.")
     data = as_data(data)
     rows = batch_length(data)
     expected = f"`function` must take the parameters, {shapes(particles)}, and one row of `data`, {shapes(data)}"
     with explained(expected, "Was it written for other names, shapes or columns?"):
-        values = _values(function, particles, shared, data, min(batch_size or rows, rows))
-    return Prediction(values, level)
+        if keep_values:
+            values = _values(function, particles, shared, data, min(batch_size or rows, rows))
+            return Prediction(values, level)
+        moments = _moments(function, particles, shared, data, min(batch_size or _ROWS_AT_A_TIME, rows))
+        return Prediction(None, level, moments)
 
 
 @compiled
 def _values(function: Any, particles: PyTree, shared: PyTree, data: Batch, batch_size: int) -> Array:
     def at_row(row: PyTree) -> Array:
-        return jax.vmap(lambda particle: jnp.asarray(function(merge(particle, shared), row)))(particles)
+        return _at_row(function, particles, shared, row)
 
     if batch_size == batch_length(data):
         values = jax.vmap(at_row)(data)
     else:
         values = jax.lax.map(at_row, data, batch_size=batch_size)
     return jnp.moveaxis(values, 0, 1)
+
+
+@compiled
+def _moments(
+    function: Any, particles: PyTree, shared: PyTree, data: Batch, batch_size: int
+) -> tuple[Inexact[Array, "rows ..."], Float[Array, "rows ..."]]:
+    """Mean and standard deviation for every row; the values of `batch_size` rows exist at a time."""
+
+    def at_row(row: PyTree) -> tuple[Array, Array]:
+        values = _as_numbers(_at_row(function, particles, shared, row))
+        return jnp.mean(values, axis=0), jnp.std(values, axis=0)
+
+    return jax.lax.map(at_row, data, batch_size=batch_size)
+
+
+def _at_row(function: Any, particles: PyTree, shared: PyTree, row: PyTree) -> Shaped[Array, "n ..."]:
+    return jax.vmap(lambda particle: jnp.asarray(function(merge(particle, shared), row)))(particles)

@@ -136,12 +136,20 @@ class Result:
             self, particles=particles, points=self.points[rows], history=history, loop=None, verdict=verdict
         )
 
-    def predict(self, function: Any, data: Batch, *, level: float = 0.9, batch_size: int | None = None) -> Prediction:
-        """Posterior predictions for every row of `data`: mean, interval and, given labels, log predictive density.
+    def predict(
+        self,
+        function: Any,
+        data: Batch,
+        *,
+        level: float = 0.9,
+        batch_size: int | None = None,
+        keep_values: bool = True,
+    ) -> Prediction:
+        """Posterior predictions for every row of `data`: moments, quantiles and, given labels, log predictive density.
 
         ```python
         prediction = result.predict(lambda parameters, row: row[0] @ parameters["weights"], (features,))
-        prediction.mean, prediction.interval       # over the particles, a row each
+        prediction.mean, prediction.sd, prediction.interval       # over the particles, a row each
         prediction.log_density(steinkern.Gaussian(0.1), labels).mean()
         ```
 
@@ -151,9 +159,12 @@ class Result:
             data: a pytree of arrays with a common leading axis, such as `(features,)`.
             level: the probability of the interval.
             batch_size: the number of rows evaluated at a time, where all would take too much memory.
+            keep_values: `False` keeps mean and standard deviation only, for many rows: memory then grows with the
+                rows, not with particles × rows. Rows are evaluated 1,024 at a time unless `batch_size` is given.
         """
         self._warn_of_rounding()
-        return predict(function, jax.tree.map(_as_array, self.particles), self.shared, data, level, batch_size)
+        particles = jax.tree.map(_as_array, self.particles)
+        return predict(function, particles, self.shared, data, level, batch_size, keep_values)
 
     def to_arviz(
         self,

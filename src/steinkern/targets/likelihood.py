@@ -30,6 +30,12 @@ class AbstractLikelihood(OneLine):
         values, vectors = jnp.linalg.eigh(self.fisher(output))
         return vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
 
+    def class_probabilities(self, output: Float[Array, " k"]) -> Float[Array, "... c"]:
+        """The probability of every class given the output, for likelihoods of classes; else `ValueError`."""
+        raise ValueError(
+            f"`likelihood` must be one of classes, `steinkern.Categorical()` or `steinkern.Bernoulli()`, got {self!r}."
+        )
+
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
         """Raise `ValueError` where a label is outside the likelihood's sample space.
 
@@ -56,6 +62,11 @@ class Bernoulli(AbstractLikelihood):
             given = as_numpy("labels", labels)
             known = np.isin(given, (0, 1)) & (not np.iscomplexobj(given))
             _refuse(given, known, "0 or 1", "Write labels of −1 and +1 as `(labels + 1) / 2`.")
+
+    def class_probabilities(self, output: Float[Array, " k"]) -> Float[Array, "... c"]:
+        """The probabilities of the labels 0 and 1: shape (2,) for one output, (k, 2) for several."""
+        both = jnp.stack([jax.nn.sigmoid(-output), jax.nn.sigmoid(output)], axis=-1)
+        return both[0] if output.shape[0] == 1 else both
 
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         probability = jax.nn.sigmoid(output)
@@ -89,6 +100,10 @@ class Categorical(AbstractLikelihood):
             known = (given >= 0) & (given == np.round(given)) & (True if num_outputs is None else given < num_outputs)
             last = "k − 1" if num_outputs is None else str(num_outputs - 1)
             _refuse(given, known, f"classes 0 … {last}", "Count them from 0, and give the model an output for each.")
+
+    def class_probabilities(self, output: Float[Array, " k"]) -> Float[Array, "... c"]:
+        """The probabilities of the classes 0 … k−1."""
+        return jax.nn.softmax(output)
 
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         probability = jax.nn.softmax(output)

@@ -1,9 +1,10 @@
-"""Figures: two-dimensional densities with particles on top, grids of them, and curves of a measure along a run.
+"""Figures: two-dimensional densities with particles on top, grids of them, curves along a run, reliability diagrams.
 
 Matplotlib is imported inside the functions (`pip install 'steinkern[plot]'`). Its global state is not changed: every
 function returns a new `Figure` that needs no display.
 """
 
+from .calibration import reliability as reliability
 from .lines import Curve as Curve
 from .lines import Level as Level
 from .lines import curves as curves
