@@ -6,12 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.arrays import as_numpy
 from ..core.one_line import OneLine
-from ..core.types import Matrix, Scalar, as_number, cast_like, check_positive, is_concrete
+from ..core.types import Key, Matrix, Scalar, as_number, cast_like, check_positive, is_concrete
 
 
 class AbstractLikelihood(OneLine):
@@ -35,6 +36,10 @@ class AbstractLikelihood(OneLine):
         raise ValueError(
             f"`likelihood` must be one of classes, `steinkern.Categorical()` or `steinkern.Bernoulli()`, got {self!r}."
         )
+
+    def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
+        """A label drawn from p(· | output); for curvature by drawn labels."""
+        raise ValueError(f"`{type(self).__name__}` draws no labels: write its `sample(key, output)`.")
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
         """Raise `ValueError` where a label is outside the likelihood's sample space.
@@ -71,6 +76,9 @@ class Bernoulli(AbstractLikelihood):
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         probability = jax.nn.sigmoid(output)
         return jnp.diag(probability * (1 - probability))
+
+    def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
+        return jr.bernoulli(key, jax.nn.sigmoid(output)).astype(output.dtype)
 
     def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
         return jnp.sqrt(self.fisher(output))
@@ -109,6 +117,9 @@ class Categorical(AbstractLikelihood):
         probability = jax.nn.softmax(output)
         return jnp.diag(probability) - probability[:, None] * probability[None, :]
 
+    def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
+        return jr.categorical(key, output)
+
     def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
         probability = jax.nn.softmax(output)
         root = jnp.sqrt(probability)
@@ -134,6 +145,9 @@ class Gaussian(AbstractLikelihood):
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         return jnp.diag(1 / jnp.broadcast_to(cast_like(self.variance, output), output.shape))
 
+    def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
+        return output + jnp.sqrt(cast_like(self.variance, output)) * jr.normal(key, output.shape, output.dtype)
+
     def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
         return jnp.sqrt(self.fisher(output))
 
@@ -157,6 +171,10 @@ class GaussianNoise(AbstractLikelihood):
         means = output.shape[0] - 1
         precision = jnp.full((means,), 1, output.dtype) * jnp.exp(-output[-1])
         return jnp.diag(jnp.concatenate([precision, jnp.full((1,), means / 2, output.dtype)]))
+
+    def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
+        mean = output[:-1]
+        return mean + jnp.exp(output[-1] / 2) * jr.normal(key, mean.shape, output.dtype)
 
     def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
         return jnp.sqrt(self.fisher(output))

@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ...core.operators import AbstractOperator, Dense, Diagonal, Kronecker, Stack
+from ...core.metric import split_columns
+from ...core.operators import AbstractOperator, Blocks, Dense, Diagonal, Kronecker, Stack
 from ...core.types import Scalar, Vector
 from .rules import DiagonalBlock, KroneckerBlock, Piece, UnitwiseBlock
 
@@ -51,6 +52,7 @@ def kronecker(
     scale: Scalar,
     prior: Vector,
     shape: tuple[int, ...],
+    largest_side: int,
 ) -> AbstractOperator:
     """The block of a layer's weights and bias.
 
@@ -61,6 +63,7 @@ def kronecker(
         scale: what the sum over the batch is multiplied by.
         prior: the prior's curvature of its coordinates, averaged over each Kronecker product.
         shape: of the weights.
+        largest_side: of a dense factor; see `second_moment`.
     """
     block = piece.block
     assert isinstance(block, KroneckerBlock)
@@ -72,7 +75,7 @@ def kronecker(
     output_size = shape[block.output_axis]
     if record.looks_up or block.diagonal_inputs:
         inputs = Diagonal(_input_squares(record, math.prod(shape) // output_size, sharing, prior))
-        output = Dense(scale * _gram(gradients.reshape(-1, output_size)))
+        output = second_moment(gradients.reshape(-1, output_size), scale, largest_side)
         return _product(inputs, output, jnp.mean(prior), outputs_last, False)
     rows = record.inputs.astype(prior.dtype)
     if with_bias:
@@ -84,7 +87,8 @@ def kronecker(
     gradients = gradients.reshape(-1, groups, output_size // groups)
 
     def one_group(x: Float[Array, "n i"], g: Float[Array, "n o"], shift: Scalar) -> Kronecker:
-        return _product(Dense(_gram(x) / x.shape[0]), Dense(scale * _gram(g)), shift, outputs_last, with_bias)
+        inputs = second_moment(x, jnp.asarray(1 / x.shape[0], x.dtype), largest_side)
+        return _product(inputs, second_moment(g, scale, largest_side), shift, outputs_last, with_bias)
 
     if groups == 1:
         return one_group(rows[:, 0], gradients[:, 0], jnp.mean(prior))
@@ -113,7 +117,7 @@ def _input_squares(record: LayerRecord, size: int, sharing: Sharing, like: Vecto
 
 
 def from_gradients(
-    piece: Piece, gradients: list[Float[Array, "b m ..."]], scale: Scalar, prior: Vector
+    piece: Piece, gradients: list[Float[Array, "b m ..."]], scale: Scalar, prior: Vector, largest_side: int
 ) -> AbstractOperator:
     """The block of arrays that may be used in any way, from each example's gradients in them."""
     flat = [each.reshape(each.shape[0] * each.shape[1], -1) for each in gradients]
@@ -125,8 +129,37 @@ def from_gradients(
         matrices = jnp.einsum("rui,ruj->uij", rows, rows, precision="highest")
         priors = jax.vmap(jnp.diag)(prior.reshape(len(flat), units).T)
         return Stack(Dense(scale * matrices + priors), units, interleaved=True)
-    return Dense(scale * _gram(jnp.concatenate(flat, axis=1)) + jnp.diag(prior))
+    return _plus_diagonal(second_moment(jnp.concatenate(flat, axis=1), scale, largest_side), prior)
 
 
-def _gram(rows: Float[Array, "n d"]) -> Float[Array, "d d"]:
-    return jnp.matmul(rows.T, rows, precision="highest")
+def second_moment(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -> AbstractOperator:
+    """Σ r rᵀ over the rows r, times the scale: dense, or cut into equal diagonal blocks of at most `largest_side` rows.
+
+    Nothing larger than a block is formed. Where the blocks do not come out even there is a smaller last one.
+    """
+    size = rows.shape[1]
+    if size <= largest_side:
+        return Dense(scale * jnp.matmul(rows.T, rows, precision="highest"))
+    if largest_side == 1:
+        return Diagonal(scale * jnp.sum(rows**2, axis=0))
+    side = -(-size // -(-size // largest_side))  # as few blocks as possible, as even as possible
+    count = size // side
+    even = rows[:, : count * side].reshape(-1, count, side)
+    blocks = Stack(Dense(scale * jnp.einsum("rci,rcj->cij", even, even, precision="highest")), count)
+    if count * side == size:
+        return blocks
+    return Blocks((blocks, second_moment(rows[:, count * side :], scale, largest_side)))
+
+
+def _plus_diagonal(operator: AbstractOperator, entries: Vector) -> AbstractOperator:
+    """A second moment plus a diagonal matrix."""
+    if isinstance(operator, Dense):
+        return Dense(operator.matrix + jnp.diag(entries))
+    if isinstance(operator, Stack):
+        each = jax.vmap(_plus_diagonal)(operator.parts, entries.reshape(operator.count, -1))
+        return Stack(each, operator.count)
+    if isinstance(operator, Blocks):
+        pieces = split_columns(entries, [part.size for part in operator.parts])
+        return Blocks(tuple(map(_plus_diagonal, operator.parts, pieces)))
+    assert isinstance(operator, Diagonal)
+    return Diagonal(operator.entries + entries)

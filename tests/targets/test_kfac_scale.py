@@ -1,0 +1,128 @@
+"""Curvature that scales: labels drawn from the model, large factors in blocks, and metrics in single precision."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+import scipy.linalg
+
+import steinkern as sk
+from steinkern.targets.kfac.factors import second_moment
+from tests.core.test_operators import dense_matrix, largest_array
+from tests.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
+
+BINARY = Case("relu and logits", sk.Bernoulli(), jax.nn.relu)
+KNOWN = Case("tanh and known noise", sk.Gaussian(0.7), jnp.tanh)
+
+
+def options(case: Case, **given):
+    def curvature(point, data):
+        return measured(case.output, case.likelihood, case.target, point, data, **given)
+
+    return curvature
+
+
+@cases(RELU, NOISY, BINARY, KNOWN, default=2)
+def test_drawn_labels_give_the_fisher_information_in_expectation(case, generator):
+    """Every one of several seeds, so that no single draw decides."""
+    point, data = case.draw(generator, 3)
+    exact = dense_matrix(options(case)(point, data))
+    seeds = [dense_matrix(options(case, draws=2000, seed=seed)(point, data)) for seed in range(4)]
+    scale = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))
+    # The mean of 6,000 squares u², with u a score. The widest is that of the noise's logarithm, u = χ²/2 − 1 with two
+    # degrees of freedom: E u⁴ = 9, a standard error of √(8/6000) = 0.037, and four of them.
+    errors = [np.max(np.abs(matrix - exact) / scale) for matrix in seeds]
+    assert max(errors) < 0.15
+
+
+def test_labels_are_those_of_the_seed_and_the_particle(generator):
+    point, data = RELU.draw(generator, 3)
+    first, again, other = (dense_matrix(options(RELU, draws=1, seed=seed)(point, data)) for seed in (0, 0, 1))
+    assert_close(first, again)
+    assert np.max(np.abs(first - other)) > 1e-3
+    kfac = sk.KFAC(RELU.output, RELU.likelihood, draws=1)
+    points = jnp.stack([point, point[::-1], point])
+    batch = jax.jit(lambda points: kfac.at(RELU.target, points, data))(points)
+    each = [dense_matrix(jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(3)]
+    assert_close(each[0], each[2])
+    assert_close(each[0], first)
+
+
+def test_one_draw_costs_one_backward_pass_whatever_the_number_of_outputs(generator):
+    examples, width, outputs = 30, 40, 20
+    case = Case("wide", sk.Categorical(), jax.nn.relu, (8, width, outputs))
+    point, data = case.draw(generator, examples)
+
+    def largest(**given):
+        return largest_array(
+            lambda point: sk.KFAC(case.output, case.likelihood, **given)(case.target, point, data), point
+        )
+
+    assert largest() == examples * outputs * width
+    assert largest(draws=1) == max(examples * (width + 1), (width + 1) ** 2, len(point))
+
+
+class Silent(sk.Gaussian):
+    """Draws no labels."""
+
+    sample = sk.AbstractLikelihood.sample
+
+
+def test_a_likelihood_that_draws_no_labels_says_so(generator):
+    point, data = KNOWN.draw(generator, 2)
+    kfac = sk.KFAC(KNOWN.output, Silent(), draws=1)
+    with pytest.raises(ValueError, match=r"`Silent` draws no labels: write its `sample\(key, output\)`"):
+        jax.eval_shape(lambda point: kfac(KNOWN.target, point, data), point)
+
+
+@pytest.mark.parametrize(("name", "value"), [("draws", 0), ("seed", -1), ("largest_side", 0)])
+def test_numbers_that_are_none_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a whole number of at least"):
+        sk.KFAC(RELU.output, sk.Gaussian(), **{name: value})
+
+
+@pytest.mark.parametrize("largest", [1, 2, 3, 4, 7, 8])
+def test_a_large_factor_is_the_dense_one_within_its_blocks(largest, key):
+    rows = jr.normal(key, (5, 7))
+    operator = second_moment(rows, jnp.asarray(0.3), largest)
+    sizes = {1: [1] * 7, 2: [2, 2, 2, 1], 3: [3, 3, 1], 4: [4, 3], 7: [7], 8: [7]}[largest]
+    mask = scipy.linalg.block_diag(*[np.ones((size, size)) for size in sizes])
+    assert_close(dense_matrix(operator), mask * 0.3 * np.asarray(rows.T @ rows))
+
+
+def test_large_sides_are_cut_into_blocks(generator):
+    point, data = RELU.draw(generator, 3)  # layers of 3 to 4 and of 4 to 2
+    whole, cut = (options(RELU, largest_side=side)(point, data) for side in (5, 2))
+    for part, other in zip(whole.parts, cut.parts, strict=True):
+        for side in ("left", "right"):
+            dense, blocks = (dense_matrix(getattr(own, side)) for own in (part, other))
+            assert_close(blocks, np.where(blocks != 0, dense, 0))
+            assert np.all(blocks[:2, :2] != 0)
+            if len(blocks) > 2:
+                assert np.all(blocks[:2, 2:] == 0)
+    metric = jax.jit(lambda operator: operator.factorise(0.1).solve(jnp.ones(operator.size)))(cut)
+    assert_close(dense_matrix(cut, 0.1) @ np.asarray(metric), np.ones(cut.size))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_metrics_in_single_precision_are_finite_for_dead_units_and_features_of_any_scale(scale, generator):
+    """All but one feature are constant, and half of the hidden units are dead."""
+    case = Case("dead units", sk.GaussianNoise(), jax.nn.relu, (6, 8, 3))
+    network, data = case.network(generator), case.data(generator, 20)
+    bias = jnp.where(jnp.arange(8) < 4, -1e9, network["layers"][0].bias)
+    features = jnp.where(jnp.arange(6)[None] > 0, 1.0, data.x) * scale
+    network["layers"][0] = eqx.tree_at(lambda layer: layer.bias, network["layers"][0], bias)
+    data = data._replace(x=features)
+    network, data = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == float else leaf, (network, data)
+    )
+    target, point = case.target.bind(network), flat(network)
+
+    @jax.jit
+    def solve(point):
+        metric = case.kfac(target, point, data).factorise(1e-4)
+        return metric.solve(jnp.ones_like(point)), metric.logdet()
+
+    assert all(bool(jnp.all(jnp.isfinite(each))) for each in solve(point))
