@@ -175,8 +175,30 @@ def as_labels(labels: Any) -> PyTree:
 
 
 def as_data(data: Batch) -> Batch:
-    """Convert every leaf of `data` to an array."""
-    return as_arrays("data", data)
+    """Convert every leaf of `data` to an array; a pandas or polars DataFrame becomes a dictionary of columns."""
+    return as_arrays("data", with_columns(data))
+
+
+def with_columns(data: Batch) -> Batch:
+    """`data` with a dictionary {column: array} in place of every table of pandas or polars; neither is imported."""
+    return jax.tree.map(lambda leaf: _columns(leaf) if _is_table(leaf) else leaf, data)
+
+
+def _is_table(leaf: Any) -> bool:
+    """Whether a leaf is a table with named columns; arrays, and series, have a dtype."""
+    return not hasattr(leaf, "dtype") and all(hasattr(leaf, name) for name in ("columns", "dtypes", "to_numpy"))
+
+
+def _columns(table: Any) -> dict[str, np.ndarray]:
+    names = list(table.columns)
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None or len(set(names)) < len(names) or not names:
+        what = f"{wrong!r}" if wrong is not None else "columns of the same name" if names else "no columns"
+        raise ValueError(
+            f"`data` must be a table whose columns have different names, got {what}. Rename them, or give the numbers "
+            "as a matrix: `table.to_numpy()`."
+        )
+    return {name: table[name].to_numpy() for name in names}
 
 
 def as_concrete_data(data: Batch) -> Batch:

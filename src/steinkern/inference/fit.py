@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..core.keywords import helpful_keywords
 from ..core.multihost import on_host
 from ..core.notices import Notice
 from ..core.programs import compiled
@@ -28,6 +29,7 @@ from .run import Run
 _EVERY = 1000  # steps between two checkpoints
 
 
+@helpful_keywords
 def fit(
     key: KeyLike,
     target: AbstractTarget | LogDensityFunction,
@@ -64,8 +66,9 @@ def fit(
         particles: a pytree of arrays with a leading particle axis, in constrained coordinates; or the `Result` of an
             earlier fit to continue. With an equal sampler and the same key the run continues exactly; with another
             sampler it starts from the result's particles. Shared parameters start at their values in the result.
-        data: a pytree of arrays with a common leading axis, passed to the target. Numbers that JAX's precision cannot
-            hold, such as time stamps in float32, are refused; so are rows without a finite log-likelihood.
+        data: a pytree of arrays with a common leading axis, passed to the target; a pandas or polars DataFrame becomes
+            a dictionary of its columns. Numbers that JAX's precision cannot hold, such as time stamps in float32, are
+            refused; so are rows without a finite log-likelihood.
         num_steps: the number of steps to take.
         batch_size: the number of examples drawn, with replacement, at every step; all examples by default.
         record_every: the number of steps between two records of the history. Beyond 65,536 records (fewer with

@@ -4,6 +4,7 @@ from typing import Any
 
 import optax
 
+from ..core.keywords import helpful_keywords
 from ..core.types import Batch, Key, Points
 from ..targets.target import AbstractTarget
 from .sampler import AbstractSampler, Info
@@ -35,6 +36,7 @@ class Ensemble(AbstractSampler):
         return False
 
 
+@helpful_keywords
 def ensemble(optimiser: Any = None) -> Ensemble:
     """A deep ensemble; `optimiser` is an optax optimiser, or a number for Adagrad with that learning rate."""
     return Ensemble(as_optimiser(optimiser))

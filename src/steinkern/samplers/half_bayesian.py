@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ..core.keywords import helpful_keywords
 from ..core.types import Batch, Key, Points, PyTree
 from ..kernels.matrix import AbstractMatrixKernel
 from ..targets.target import AbstractTarget
@@ -118,6 +119,7 @@ def _trained(shared: PyTree) -> PyTree:
     return arrays
 
 
+@helpful_keywords
 def half_bayesian(sampler: Any, optimiser: Any = None) -> HalfBayesian:
     """A sampler that also trains the parameters that the particles share; see `HalfBayesian` for the arguments.
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Int
 
+from ..core.keywords import helpful_keywords
 from ..core.types import (
     Batch,
     Key,
@@ -155,11 +156,13 @@ class PSGLD(AbstractSampler):
         return score, drift, preconditioner, second_moment
 
 
+@helpful_keywords
 def sgld(step_size: Any) -> SGLD:
     """Stochastic gradient Langevin dynamics; see `SGLD`."""
     return SGLD(step_size)
 
 
+@helpful_keywords
 def psgld(
     step_size: Any,
     *,

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from ..core.arrays import as_array, as_points
+from ..core.keywords import helpful_keywords
 from ..core.metric import AbstractMetric, DiagonalMetric
 from ..core.particles import Scored
 from ..core.types import (
@@ -175,6 +176,7 @@ def transported(
     return SteinState(moved, optimiser_state, rule), make_info(state.points, velocity, moved, scores)
 
 
+@helpful_keywords
 def svgd(kernel: Any = None, optimiser: Any = None) -> SVGD:
     """Stein variational gradient descent with one kernel for all particles.
 
@@ -187,6 +189,7 @@ def svgd(kernel: Any = None, optimiser: Any = None) -> SVGD:
     return SVGD(FixedKernel(as_matrix_kernel(RBF() if kernel is None else kernel)), as_optimiser(optimiser))
 
 
+@helpful_keywords
 def matrix_svgd(
     kind: Literal["average", "mixture"],
     curvature: AbstractCurvature,
@@ -240,6 +243,7 @@ def matrix_svgd(
     return SVGD(rule, as_optimiser(optimiser))
 
 
+@helpful_keywords
 def gradient_free_svgd(
     surrogate: Any, kernel: Any = None, optimiser: Any = None, *, normalise: bool = True
 ) -> GradientFreeSVGD:
@@ -248,6 +252,7 @@ def gradient_free_svgd(
     return GradientFreeSVGD(FixedKernel(base), surrogate, as_optimiser(optimiser), normalise)
 
 
+@helpful_keywords
 def svn(
     curvature: AbstractCurvature,
     kernel: AbstractScalarKernel | None = None,

@@ -13,8 +13,9 @@ import jax
 import jax.random as jr
 import numpy as np
 
-from ...core.arrays import as_concrete_key, as_numpy, check_not_empty
+from ...core.arrays import as_concrete_key, as_numpy, check_not_empty, with_columns
 from ...core.errors import explained
+from ...core.keywords import helpful_keywords
 from ...core.notices import Notice, Phrase, RefusalError
 from ...core.progress import compiling, progress_bar
 from ...core.types import Batch, Key, KeyLike, LogDensityFunction, PyTree, SteinWarning, warn_caller
@@ -67,6 +68,7 @@ class Sampled(Result):
         return [*super()._ending(), *known]
 
 
+@helpful_keywords
 def sample(
     key: KeyLike,
     target: AbstractTarget | LogDensityFunction,
@@ -123,7 +125,8 @@ def sample(
         raise RefusalError(Notice("minibatches", draws, Phrase.WHOLE_DATA, "."))
     starts = _starts(key, given, start)
     first = next(starts)
-    data = jax.tree.map(partial(as_numpy, "data"), data)  # NumPy keeps the digits that JAX's own precision may not
+    # NumPy keeps the digits that JAX's own precision may not.
+    data = jax.tree.map(partial(as_numpy, "data"), with_columns(data))
     given.check_data(data, None)
     bar = progress_bar(MOST_ROUNDS + 2, wanted=progress)
     with bar, double_precision(given, first, data) as (wide, inner):
