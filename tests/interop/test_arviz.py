@@ -1,5 +1,6 @@
 """Results in ArviZ: the groups hold the particles' numbers, and ArviZ's own summaries and plots take them."""
 
+import pickle
 import sys
 import warnings
 
@@ -143,6 +144,18 @@ def test_the_log_likelihood_of_a_numpyro_model_is_that_of_every_observation():
     effect = np.asarray(result.particles["centre"])[:, None, None] + np.asarray(result.particles["offset"])
     expected = stats.norm(effect, 2.0).logpdf(np.asarray(effects))
     np.testing.assert_allclose(result.to_arviz()["log_likelihood"]["seen"].values[0], expected, rtol=1e-10)
+
+
+def test_a_loaded_result_of_a_model_has_the_same_groups(tmp_path):
+    pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
+    target = sk.interop.numpyro.from_model(eight_schools, jnp.ones(4), jnp.zeros((3, 4)))
+    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jnp.ones((5, 3, 4))}
+    result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
+    again = pickle.loads(pickle.dumps(sk.load(result.save(tmp_path / "run.result"), target=target)))
+    for group in ("posterior", "log_likelihood", "observed_data", "sample_stats"):
+        before, after = result.to_arviz()[group], again.to_arviz()[group]
+        for name, values in before.data_vars.items():
+            np.testing.assert_allclose(after[name].values, values.values, rtol=1e-12)
 
 
 def test_names_and_labels_of_axes_can_be_given(result):

@@ -1,6 +1,7 @@
 """PyMC models as targets: PyMC's own density, exact means, draws from prior and predictive, and clear refusals."""
 
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -236,3 +237,11 @@ def test_axes_labels_and_log_likelihoods_reach_arviz(key):
     chosen = posterior["offset"].sel(school="B").values[0]
     expected = stats.norm(chosen[:, None], posterior["scale"].values[0][:, None]).logpdf(y[1])
     np.testing.assert_allclose(data["log_likelihood"]["y"].sel(school="B").values[0], expected, rtol=1e-9)
+
+
+def test_a_result_of_a_model_goes_to_another_place_by_a_file(target, key, tmp_path):
+    result = sk.fit(key, target, sk.ensemble(1e-6), target.prior(key, 5), num_steps=1)
+    with pytest.raises(TypeError, match=r"cannot be sent to another process.*`result.save\(path\)`"):
+        pickle.dumps(result)
+    again = sk.load(result.save(tmp_path / "run.result"), target=target)
+    np.testing.assert_allclose(again.scores(), result.scores(), rtol=1e-9)

@@ -41,6 +41,8 @@ def _entries(value: Any) -> list[Any]:
         return list(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    if type(value).__module__.partition(".")[0] == "steinkern":  # the functions of a PyMC model
+        return list(getattr(value, "__dict__", {}).values())
     return []
 
 

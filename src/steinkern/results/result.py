@@ -14,22 +14,21 @@ from jaxtyping import Array, Float
 
 from ..core.arrays import as_concrete_key, as_data
 from ..core.errors import explained
-from ..core.files import environment
 from ..core.notices import Notice
 from ..core.particles import Layout, too_coarse
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, SteinWarning, check_count, warn_caller
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
-from .absent import AbsentSampler, AbsentTarget
+from .absent import AbsentSampler
 from .groups import arviz_data
 from .outcome import Faults as Faults
 from .outcome import History as History
 from .outcome import Status as Status
 from .prediction import Prediction, predict
-from .report import Frames, Record, Trace, write_report
-from .report.facts import target_name
-from .report.record import RECORD_PARTICLES, by_name, chosen_lines, discrepancy, shared_in_words
+from .report import write_report
+from .report.from_result import record_of
+from .report.record import RECORD_PARTICLES, by_name
 from .saving import description_of, save, state_for_another_process
 from .summary import short_html, short_text, table_lines
 from .verdict import Verdict, not_judged
@@ -239,46 +238,7 @@ class Result:
             observed: named observations; a NumPyro or PyMC model supplies its own.
             predictive: named predictive draws with a leading particle axis, instead of draws by `key`.
         """
-        data = as_data(data)
-        if data is not None:
-            self.target.check_data(data, None)
-        draws = self._predictive(key, predictive)
-        seen = dict(self.target.observed() if observed is None else observed) if draws else {}
-        for name in set(draws) & set(seen):
-            if np.shape(draws[name])[1:] != np.shape(seen[name]):
-                raise ValueError(
-                    f"`predictive` must hold a draw of {name!r} in the shape of its observation, "
-                    f"{np.shape(seen[name])}, for every particle, got {np.shape(draws[name])}."
-                )
-        history = self.history
-        settings = self._described()
-        kept = chosen_lines(len(history.step))
-        recorded = None if history.particles is None else jax.tree.map(lambda leaf: leaf[kept], history.particles)
-        record = Record(
-            title=target_name(settings["target"]) if title is None else title,
-            status=self.status.value,
-            message=self.message,
-            num_steps=self.num_steps,
-            num_particles=len(self.points),
-            settings=settings,
-            versions=self.settings.get("versions") or environment(),
-            sites={name: np.asarray(values) for name, values in self._sites().items()},
-            drawn=by_name(self.particles),
-            frames=None if recorded is None else Frames(history.step[kept], by_name(recorded)),
-            traces={
-                "velocity norm": Trace(history.step, history.velocity_norm),
-                "KSD": self._discrepancy(recorded, history.step[kept], data),
-                "Stein ratio": Trace(history.step, history.stein_ratio),
-                "step size": Trace(history.step, history.step_size),
-            },
-            advice=self.warnings,
-            check=self.verdict.sentence(),
-            shared=shared_in_words(self.shared),
-            observed=seen,
-            predictive=draws,
-            flow_note=self._no_flow if recorded is None else self._flow,
-            chains=self._chains,
-        )
+        record = record_of(self, data, title, key, observed, predictive)
         return write_report(record, directory, coordinates=coordinates)
 
     def _sites(self) -> dict[str, Any]:
@@ -292,22 +252,6 @@ class Result:
     def _described(self) -> Mapping[str, Any]:
         """The sampler, the target and the settings as JSON, for the page."""
         return {"sampler": description_of(self.sampler), "target": description_of(self.target), **self.settings}
-
-    def _discrepancy(self, recorded: PyTree | None, step: np.ndarray, data: Batch) -> Trace:
-        """The kernel Stein discrepancy at the recorded iterations, or a note on why there is none."""
-        nothing = np.zeros(0)
-        if isinstance(self.target, AbsentTarget):
-            return Trace(nothing, nothing, "It needs the target: give it as `steinkern.load(path, target=...)`.")
-        if not self.sampler.differentiates:
-            return Trace(nothing, nothing, "It needs the gradient of the target, which this sampler does without.")
-        if self.settings.get("data shapes") and data is None:
-            return Trace(nothing, nothing, "It needs the data: give them as `result.report(directory, data)`.")
-        if recorded is None or self.shared is not None:
-            why = "What the particles share was another at earlier steps." if recorded is not None else self._no_flow
-            last = np.asarray(self.points_in_jax())[None]
-            return discrepancy(self.target, last, np.array([self.num_steps]), data, why)
-        self._warn_of_rounding()
-        return discrepancy(self.target, np.asarray(_unconstrained(self.target, recorded)), step, data, "")
 
     def _predictive(self, key: KeyLike | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
         """Predictive draws by name: those of the target with `key`, and those in `predictive`."""
@@ -386,11 +330,6 @@ def _scores(target: AbstractTarget, points: Points, data: Batch) -> Points:
 @compiled
 def _log_densities(target: AbstractTarget, points: Points, data: Batch) -> Float[Array, " n"]:
     return target.log_densities(points, data)
-
-
-@compiled
-def _unconstrained(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k n d"]:
-    return jax.vmap(jax.vmap(target.bound_space.unconstrain))(recorded)
 
 
 class DivergedError(RuntimeError):
