@@ -6,6 +6,8 @@ import hashlib
 import json
 import pickle
 import random
+import subprocess
+import sys
 import typing
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -101,6 +103,14 @@ def test_the_quality_and_the_cost_of_sample_come_back(sampled, tmp_path):
     assert again.cost == sampled.cost
     assert isinstance(again.points, np.ndarray)
     np.testing.assert_allclose(again.scores(), sampled.scores())
+
+
+@pytest.mark.thorough
+def test_a_new_process_reads_a_result_of_sample(sampled, tmp_path):
+    path = sampled.save(tmp_path / "run.result")
+    code = f"import steinkern; print(type(steinkern.load({str(path)!r})).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "Sampled", done.stderr
 
 
 def test_a_loaded_result_predicts_draws_and_starts_a_fit(result, path):

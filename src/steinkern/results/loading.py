@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .saving import encoded_fields
 from .verdict import Measure, Verdict
 
 _FAULTS = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, OverflowError)
+_KINDS = ("Result", "Sampled")
 _CLOSE = 1e-2  # relative to a particle's largest coordinate; another support gives another number altogether
 
 
@@ -61,8 +63,7 @@ def load(
     given = None if target is None else as_target(target)
     notes, arrays = contents.notes, contents.arrays
     try:
-        kinds: list[type[Result]] = [Result, *Result.__subclasses__()]
-        kind = {known.__name__: known for known in kinds}[notes["class"]]
+        kind = _kind(notes["class"])
         particle_class, shared_class = class_of_tree(notes["particles"]), class_of_tree(notes["shared"])
         shapes = [np.shape(leaf) for leaf in leaves_of_tree(notes["particles"], arrays)]
         shared_leaves = leaves_of_tree(notes["shared"], arrays)
@@ -86,6 +87,14 @@ def load(
     except _FAULTS as error:
         raise _unreadable(place) from error
     return result if given is None else dataclasses.replace(result, target=_bound(given, result))
+
+
+def _kind(name: Any) -> type[Result]:
+    """The class of a result by its name. That of `sample` is in a package above this one, which may not be loaded."""
+    if name not in _KINDS:
+        raise ValueError("no class of results")
+    kind: type[Result] = getattr(sys.modules[__name__.partition(".")[0]], name)
+    return kind
 
 
 def _unreadable(path: Path) -> ValueError:
