@@ -159,7 +159,7 @@ class DiagonalMetric(AbstractMetric):
     def logdet(self) -> Scalar:
         return 2 * jnp.sum(jnp.log(self.root))
 
-    def _over(self, vector: Vectors) -> Vectors:
+    def _over(self, vector: Vectors) -> Array:
         """The root with an axis for each of the vector's, of which all but the last have length 1."""
         return self.root.reshape((1,) * (vector.ndim - 1) + self.root.shape)
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from ...core.metric import split_columns
 from ...core.operators import AbstractOperator, Blocks, Dense, Diagonal, Kronecker, Stack
@@ -29,15 +29,15 @@ SHARINGS = get_args(Sharing)
 
 
 class LayerRecord(NamedTuple):
-    """What a batch says of one layer's weights.
+    """What a batch says of one layer's weights; without the axis of examples what one of them says.
 
     Args:
         inputs: (examples, positions, groups, inputs), or the indices of lookups, (examples, positions).
         gradients: at the outputs: (examples, columns of the root, positions, outputs).
     """
 
-    inputs: Float[Array, "b t g i"] | Int[Array, "b t"]
-    gradients: Float[Array, "b m t o"]
+    inputs: Array
+    gradients: Array
 
     @property
     def looks_up(self) -> bool:
@@ -86,7 +86,7 @@ def kronecker(
     rows = rows.reshape(-1, groups, rows.shape[-1])
     gradients = gradients.reshape(-1, groups, output_size // groups)
 
-    def one_group(x: Float[Array, "n i"], g: Float[Array, "n o"], shift: Scalar) -> Kronecker:
+    def one_group(x: Float[Array, "n i"], g: Float[Array, "rows o"], shift: Scalar) -> Kronecker:
         inputs = second_moment(x, jnp.asarray(1 / x.shape[0], x.dtype), largest_side)
         return _product(inputs, second_moment(g, scale, largest_side), shift, outputs_last, with_bias)
 
@@ -103,7 +103,7 @@ def _product(
     return Kronecker(inputs, outputs, shift) if outputs_last else Kronecker(outputs, inputs, shift, with_bias)
 
 
-def _input_squares(record: LayerRecord, size: int, sharing: Sharing, like: Vector) -> Vector:
+def _input_squares(record: LayerRecord, size: int, sharing: Sharing, like: Vector) -> Float[Array, " i"]:
     """The diagonal of the inputs' factor, for lookups by counting."""
     inputs = record.inputs
     if not record.looks_up:

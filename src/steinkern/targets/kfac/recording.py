@@ -78,11 +78,11 @@ def _flat_inputs(use: Use, inputs: Array) -> Array:
 
 
 def _evaluate(
-    jaxpr: Any, consts: Any, arguments: list[Array], marks: Marks, taps: list[Array]
-) -> tuple[list[Array], list[Array]]:
+    jaxpr: Any, consts: Any, arguments: list[Any], marks: Marks, taps: list[Any]
+) -> tuple[list[Any], list[Any]]:
     """The results of a jaxpr, and the inputs of its uses; takes the taps of its uses from the front of `taps`."""
-    values: dict[Any, Array] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
-    inputs: list[Array] = []
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+    inputs: list[Any] = []
 
     def read(variable: Any) -> Any:
         return variable.val if isinstance(variable, Literal) else values[variable]
@@ -106,7 +106,7 @@ def _evaluate(
     return [read(result) for result in jaxpr.outvars], inputs
 
 
-def _apply(equation: Any, operands: list[Array]) -> list[Array]:
+def _apply(equation: Any, operands: list[Any]) -> list[Any]:
     """The results of one equation."""
     parameters: Any = equation.primitive.get_bind_params(equation.params)
     functions: Any = ()
@@ -117,8 +117,8 @@ def _apply(equation: Any, operands: list[Array]) -> list[Array]:
 
 
 def _evaluate_loop(
-    equation: Any, step: Loop, operands: list[Array], inner: Marks, taps: list[Array]
-) -> tuple[list[Array], list[Array]]:
+    equation: Any, step: Loop, operands: list[Any], inner: Marks, taps: list[Any]
+) -> tuple[list[Any], list[Any]]:
     """A scan whose body has taps: it takes one slice of each a step, and stacks the inputs."""
     parameters = equation.params
     first, last = parameters["num_consts"], parameters["num_consts"] + parameters["num_carry"]
@@ -126,7 +126,7 @@ def _evaluate_loop(
     number = _count_uses(step.jaxpr, dict(inner))
     own = [taps.pop(0) for _ in range(number)]
 
-    def body(carry: list[Array], slices: tuple[list[Array], list[Array]]) -> tuple[list[Array], Any]:
+    def body(carry: list[Any], slices: tuple[list[Any], list[Any]]) -> tuple[list[Any], Any]:
         now, tapped = slices
         arguments = [*constants, *carry, *now]
         results, inputs = _evaluate(step.jaxpr, step.consts, arguments, dict(inner), list(tapped))
