@@ -24,7 +24,7 @@ from ...samplers.hamiltonian import Hamiltonian
 from ...targets.target import AbstractTarget, as_target
 from ..arguments import as_count
 from .chains import MOST_ROUNDS, Chains, run_chains
-from .closures import names_in
+from .closure_graph import names_in
 from .particles import Placement, constrained, is_recorded, place_particles
 from .precision import bind, double_precision, in_shapes
 from .properness import NOT_FINITE, no_mass_kept, running_away

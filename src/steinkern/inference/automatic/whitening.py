@@ -71,4 +71,5 @@ def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues and eigenvectors of a symmetric matrix; NaN where it is not finite, which NumPy raises for."""
     if not np.isfinite(matrix).all():
         return np.full(len(matrix), np.nan), np.full_like(matrix, np.nan)
-    return np.linalg.eigh(matrix)
+    values, vectors = np.linalg.eigh(matrix)
+    return values, vectors
