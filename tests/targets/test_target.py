@@ -13,7 +13,8 @@ import scipy.stats
 from jax.scipy.stats import norm
 
 import steinkern as sk
-from steinkern.targets.target import as_target, batch_length
+from steinkern.targets.checks import batch_length
+from steinkern.targets.target import as_target
 
 NUM_DATA = 6
 

@@ -20,8 +20,9 @@ from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree
 from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
+from ..targets.checks import batch_length
 from ..targets.supports import Space
-from ..targets.target import AbstractTarget, as_target, batch_length
+from ..targets.target import AbstractTarget, as_target
 from . import start_warnings
 from .arguments import as_count, check_tempering
 from .distributed import spread

@@ -13,8 +13,8 @@ from ..core.errors import explained, shapes
 from ..core.particles import merge
 from ..core.programs import compiled
 from ..core.types import Batch, PyTree, check_callable, check_count, is_concrete, is_real_number
+from ..targets.checks import batch_length
 from ..targets.likelihood import AbstractLikelihood
-from ..targets.target import batch_length
 from .classes import ClassProbabilities
 
 _ROWS_AT_A_TIME = 1024  # where only moments are kept

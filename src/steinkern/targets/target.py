@@ -32,6 +32,7 @@ from ..core.types import (
     is_concrete,
     is_real_number,
 )
+from .checks import batch_length, scalar_result
 from .supports import AbstractSpace, Space
 
 Target = TypeVar("Target", bound="AbstractTarget")
@@ -338,34 +339,3 @@ def as_target(target: Any) -> AbstractTarget:
     if not callable(target):
         raise ValueError(f"`target` must be a log density function or a target, got {type(target).__name__}.")
     return LogDensity(target)
-
-
-def batch_length(batch: Batch, name: str = "data") -> int:
-    """The number of rows of a batch: the common length of its leaves' leading axes."""
-    shapes = [np.shape(leaf) for leaf in jax.tree_util.tree_leaves(batch)]
-    lengths = {shape[0] for shape in shapes if shape}
-    if len(lengths) != 1 or () in shapes:
-        raise ValueError(f"`{name}` must be arrays with one common leading axis (the examples), got shapes {shapes}.")
-    return lengths.pop()
-
-
-def scalar_result(value: Any, vector: Vector, name: str) -> Scalar:
-    """Check that the value of a user's log density is one number in the particles' precision, and return it."""
-    if isinstance(value, int | float):  # a constant, such as a flat prior
-        return jnp.full((), value, vector.dtype)
-    if not hasattr(value, "dtype"):
-        raise ValueError(f"`{name}` must return a scalar, got {type(value).__name__}.")
-    shape, dtype = jnp.shape(value), jnp.result_type(value)
-    if shape != ():
-        raise ValueError(
-            f"`{name}` must return a scalar, got an array of shape {shape}. "
-            "Sum it if its entries are independent terms."
-        )
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"`{name}` must return a real floating-point number, got dtype {dtype}.")
-    if dtype != vector.dtype:
-        raise ValueError(
-            f"`{name}` returns {dtype} for parameters in {vector.dtype}. "
-            "Cast the data or the particles so that both agree."
-        )
-    return jnp.asarray(value)

@@ -13,10 +13,11 @@ from jaxtyping import Array, Float
 from ...core.operators import AbstractOperator, Blocks
 from ...core.particles import merge
 from ...core.types import Batch, Key, PyTree, Vector, cast_like, check_callable, check_choice, check_count
+from ..checks import batch_length
 from ..curvature import AbstractCurvature, likelihood_scale
 from ..likelihood import AbstractLikelihood
 from ..supports import Space
-from ..target import AbstractTarget, batch_length
+from ..target import AbstractTarget
 from .factors import SHARINGS, LayerRecord, Sharing, from_gradients, kronecker
 from .recording import TappedModel
 from .rules import KroneckerBlock, Piece, Rules, as_rules, pieces_of

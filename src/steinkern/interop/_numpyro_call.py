@@ -1,0 +1,193 @@
+"""A NumPyro model with its arguments: its sites, their shapes, and what cannot be fitted."""
+
+import inspect
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array
+from numpyro import handlers
+from numpyro.distributions import Delta, biject_to
+from numpyro.infer.initialization import init_to_uniform
+from numpyro.primitives import Messenger
+
+from ..core.arrays import as_array
+from ..core.types import PyTree
+from ._model import relaxed
+
+
+def as_argument(leaf: Any) -> Any:
+    """Convert an array of numbers to a JAX array; other arguments, such as names, are passed on unchanged."""
+    numbers = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
+    return as_array("the arguments of `model`", leaf) if numbers else leaf
+
+
+def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise where the arguments do not fit the model's signature; models without a signature pass."""
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"`model` is a function of {signature}: {error}. Give its arguments after it, as in `from_model(model, x, "
+            "y)`."
+        ) from None
+
+
+class Plates(Messenger):
+    """Sets the rows that the subsampled plates of a model use: those of a batch, or all of them."""
+
+    def __init__(self, fn: Any, batch: dict[str, Array] | None):
+        super().__init__(fn)
+        self.batch = batch
+        self.sizes: dict[str, tuple[int, int]] = {}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "plate" or msg["value"] is not None:
+            return
+        size, subsample_size = msg["args"]
+        self.sizes[msg["name"]] = (size, subsample_size)
+        if self.batch is None:
+            msg["args"], msg["value"] = (size, None), jnp.arange(size)
+        else:
+            msg["value"] = self.batch[msg["name"]]
+
+
+class Unobserved(Messenger):
+    """Draws the observed sites, each in the shape of its observation, and lists their names."""
+
+    def __init__(self, fn: Any):
+        super().__init__(fn)
+        self.names: list[str] = []
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if not is_observation(msg):
+            return
+        self.names.append(msg["name"])
+        # Without a plate the distribution has the shape of one observation, so it is expanded to that of all.
+        shape = jnp.broadcast_shapes(jnp.shape(msg["value"]), tuple(msg["fn"].shape()))
+        msg["fn"] = msg["fn"].expand(shape[: len(shape) - len(msg["fn"].event_shape)])
+        msg["is_observed"], msg["value"] = False, None
+
+
+class ModelCall(eqx.Module):
+    """A model with its arguments: arrays are traced, all else is static."""
+
+    model: Any = eqx.field(static=True)
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def trace(self, model: Any) -> dict[str, dict[str, Any]]:
+        """The trace of a model, by site, under the arguments of this call."""
+        with relaxed():
+            return handlers.trace(model).get_trace(*self.args, **self.kwargs)
+
+    def seeded(self, key: Any = 0, batch: dict[str, Array] | None = None) -> Any:
+        """The model on the rows of `batch`, with a key to draw the sites that are not substituted."""
+        return handlers.seed(Plates(self.model, batch), key)
+
+    def at(self, particle: PyTree, batch: dict[str, Array] | None = None) -> dict[str, dict[str, Any]]:
+        """The trace of the model, by site, with its latent sites at the values of `particle`."""
+        return self.trace(handlers.substitute(self.seeded(batch=batch), data=particle))
+
+
+def bijection_of(site: dict[str, Any]) -> Any:
+    return biject_to(site["fn"].support)
+
+
+def is_latent(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def is_observation(site: dict[str, Any]) -> bool:
+    """Whether a site holds data; `numpyro.factor` makes an observed site without data."""
+    return site["type"] == "sample" and site["is_observed"] and not site["infer"].get("is_auxiliary", False)
+
+
+def _first_value(site: dict[str, Any]) -> Any:
+    """An initial value for a site with an improper prior; `None`, which means a draw, for other sites."""
+    if not is_latent(site) or site["value"] is not None:
+        return None
+    try:
+        jax.eval_shape(lambda key: site["fn"](rng_key=key), jr.key(0))
+    except NotImplementedError:  # an improper prior
+        return init_to_uniform(site)
+    return None
+
+
+def draw_sites(call: ModelCall, key: Any) -> dict[str, dict[str, Any]]:
+    return call.trace(handlers.substitute(call.seeded(key), substitute_fn=_first_value))
+
+
+def can_be_traced(call: ModelCall) -> bool:
+    """Whether the model runs with traced array arguments."""
+    leaves = [leaf for leaf in jax.tree_util.tree_leaves((call.args, call.kwargs)) if not eqx.is_array(leaf)]
+    try:
+        hash(tuple(leaves))
+        eqx.filter_eval_shape(lambda own: {n: s["value"] for n, s in draw_sites(own, 0).items() if is_latent(s)}, call)
+    except (TypeError, jax.errors.JAXTypeError):
+        return False
+    return True
+
+
+def trace_shapes(call: ModelCall) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, tuple[int, int]]]:
+    """The shapes of the latent sites in unconstrained coordinates, all sites, and the subsampled plates."""
+    seen: dict[str, Any] = {}
+
+    def run(own: ModelCall) -> dict[str, Array]:
+        plates = Plates(own.model, None)
+        drawn = handlers.substitute(handlers.seed(plates, 0), substitute_fn=_first_value)
+        seen["sites"] = own.trace(drawn)
+        seen["plates"] = plates.sizes
+        with relaxed():
+            return {
+                name: jnp.asarray(bijection_of(site).inv(site["value"]))
+                for name, site in seen["sites"].items()
+                if is_latent(site) and not site["fn"].support.is_discrete
+            }
+
+    free = eqx.filter_eval_shape(run, call)
+    return free, seen["sites"], seen["plates"]
+
+
+def check_sites(sites: dict[str, dict[str, Any]], plates: dict[str, tuple[int, int]]) -> None:
+    latent = {name: site for name, site in sites.items() if is_latent(site)}
+    discrete = [name for name, site in latent.items() if site["fn"].support.is_discrete]
+    if discrete:
+        raise ValueError(
+            f"`model` must have continuous latent sites, but {_listed(discrete)} discrete: particles follow gradients. "
+            "Sum such sites out of the model (a mixture by `numpyro.distributions.MixtureSameFamily`), or fix them by "
+            "`numpyro.handlers.condition`."
+        )
+    parameters = [name for name, site in sites.items() if site["type"] == "param"]
+    if parameters:
+        raise ValueError(
+            f"`model` must not have parameters without a prior, but {_listed(parameters)} a `numpyro.param`, which "
+            "particles would leave at its first value. Give it a prior (`numpyro.sample`), or fix it on purpose: "
+            f"`numpyro.handlers.block(numpyro.handlers.substitute(model, data={{{parameters[0]!r}: value}}), "
+            f"hide={parameters!r})`."
+        )
+    if not latent:
+        raise ValueError("`model` must have at least one latent site, got none: every `sample` has `obs=`.")
+    points = [name for name, site in latent.items() if isinstance(site["fn"], Delta)]
+    if points:
+        raise ValueError(
+            f"`model` must not sample what has no spread, but {_listed(points)} a `Delta`: use `numpyro.deterministic`."
+        )
+    for name, site in latent.items():
+        cut = [frame.name for frame in site["cond_indep_stack"] if frame.name in plates]
+        if cut:
+            raise ValueError(
+                f"`model` has the latent site '{name}' inside the subsampled plate '{cut[0]}': a particle holds "
+                "a value for every row, a minibatch would see only some. Leave out that plate's `subsample_size`."
+            )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) + (" is" if len(names) == 1 else " are")
