@@ -232,7 +232,15 @@ def test_a_look_that_fails_loses_no_result(monkeypatch):
         raise RuntimeError
         yield
 
-    checks = ("_unmoved", "_unconverged", "_restless", "_decoupled", "beside_target", "_coarse", "_flat")
+    checks = (
+        "_check_moved",
+        "_check_tolerance",
+        "_check_rest",
+        "_check_coupling",
+        "beside_target",
+        "_check_precision",
+        "_check_flat",
+    )
     for check in checks:
         monkeypatch.setattr(run_warnings, check, fails)
     result = fit()

@@ -252,7 +252,7 @@ def test_tiles_of_any_number_of_particles_are_nearly_full():
 
 
 def test_auto_follows_its_rule(monkeypatch):
-    chosen = radial._chosen
+    chosen = radial._choose_backend
     at, source = problem(10, 3)
     assert chosen("auto", sk.RBF(1.0), at, source) == "dense"
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
@@ -267,8 +267,8 @@ def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeyp
     monkeypatch.setattr(gpu_tiles, "shared_bytes", lambda: 1024)
     gpu_tiles._say_once.cache_clear()
     with pytest.warns(UserWarning, match=r"too little memory on its chip \(1 KiB\) for its own kernel in 3 dimensions"):
-        assert radial._chosen("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
-    assert radial._chosen("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
+        assert radial._choose_backend("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
+    assert radial._choose_backend("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def write(directory: Path, options: Mapping[str, Any], out: Path, result: Result
     if result is not None:
         own = (result.num_steps, result.status.value, result.message, list(result.warnings))
         end = dict(zip(_END, own, strict=True))
-    files = sorted({out.name, PAGE, *(written(directory) or ())})
+    files = sorted({out.name, PAGE, *(written_files(directory) or ())})
     text = json.dumps({"options": dict(options), "end": end, "files": files}, indent=1)
     write_text(directory / NAME, text + "\n")
 
@@ -52,7 +52,7 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return options, end
 
 
-def written(directory: Path) -> list[str] | None:
+def written_files(directory: Path) -> list[str] | None:
     """The names of the files that the recorded run wrote beside its `run.json`; `None` where no run is recorded."""
     if not read(directory)[0]:
         return None
@@ -83,8 +83,8 @@ def check_same(directory: Path, options: Mapping[str, Any]) -> None:
 
 def in_a_line(options: Mapping[str, Any], out: Path) -> str:
     """The command line with all its options."""
-    written = {**options, "--out": shlex.quote(str(out))}
-    given = [f"{name} {value}" for name, value in written.items() if name != TARGET and value is not None]
+    all_options = {**options, "--out": shlex.quote(str(out))}
+    given = [f"{name} {value}" for name, value in all_options.items() if name != TARGET and value is not None]
     return " ".join(["steinkern sample", shlex.quote(str(options[TARGET])), *given])
 
 

@@ -234,7 +234,7 @@ def _check_replaced(out: Path, allowed: bool) -> None:
             f"`--out` {out} would replace what is there, {there}: give --restart to begin anew in its place, or an "
             "--out in another directory."
         )
-    written = run.written(out.parent)
+    written = run.written_files(out.parent)
     foreign = [
         path
         for path in (out, out.parent / run.PAGE)

@@ -90,16 +90,16 @@ def load(place: str, dim: int | None = None) -> Loaded:
     file, colon, name = place.rpartition(":")
     if not colon or not name or not file:
         raise ValueError(f"`FILE.py:NAME` must be a file and a name in it, such as {place or 'model.py'}:log_density.")
-    module = _executed(Path(file))
+    module = _execute(Path(file))
     names = [own for own, value in vars(module).items() if not own.startswith("_") and _may_be_meant(value, module)]
     if not hasattr(module, name):
         raise ValueError(
             f"`FILE.py:NAME` names {name!r}, which {file} does not have. It has {', '.join(names) or 'nothing'}."
         )
-    return _loaded(name, getattr(module, name), module, dim)
+    return _as_loaded(name, getattr(module, name), module, dim)
 
 
-def _executed(path: Path) -> ModuleType:
+def _execute(path: Path) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"`FILE.py:NAME` names the file {path}, which does not exist. Give the path of a Python file.")
     name = f"file_{path.stem}"
@@ -149,10 +149,10 @@ def _is_model(value: Any) -> bool:
     """Whether a value has a prior: a PyMC model, a target with one, or a function without arguments."""
     if isinstance(value, AbstractTarget):
         return value.has_prior
-    return _is_pymc(value) or (callable(value) and not _needed(value))
+    return _is_pymc(value) or (callable(value) and not _required_arguments(value))
 
 
-def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loaded:
+def _as_loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loaded:
     data, start = getattr(module, "DATA", None), getattr(module, "START", None)
     if dim is not None and _is_model(value):
         raise ValueError(f"`--dim` is for log densities; {name} is a model, and starts from its prior. Leave it out.")
@@ -169,7 +169,7 @@ def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loade
             f"`FILE.py:NAME` names {name!r}, which is a {type(value).__name__}; it must be a log density, a function "
             "of the parameters, or a NumPyro model, a function of nothing."
         )
-    needed = _needed(value)
+    needed = _required_arguments(value)
     if not needed:
         from ..interop.numpyro import from_model as from_numpyro
 
@@ -185,7 +185,7 @@ def _loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loade
     return Loaded(name, LogDensity(value, support=support), used, _start(name, start, dim))
 
 
-def _needed(function: Any) -> list[str]:
+def _required_arguments(function: Any) -> list[str]:
     """The names of a function's required arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()

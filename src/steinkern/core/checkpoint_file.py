@@ -104,7 +104,7 @@ def _read(file: BinaryIO, first: bytes) -> CheckpointContents:
         raise TypeError("settings and notes are dictionaries")
     if len(content["arrays"]) > _MOST_ARRAYS:
         raise ValueError("too many arrays")
-    kinds = [(jnp.dtype(_known(name)), _shape(shape)) for name, shape in content["arrays"]]
+    kinds = [(jnp.dtype(_check_kind(name)), _shape(shape)) for name, shape in content["arrays"]]
     sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
     if size != len(start) + length + sum(sizes) + _CHECKSUM:  # checked before the arrays are read
         raise ValueError("the arrays do not fill the file")
@@ -135,7 +135,7 @@ def _read_block(file: BinaryIO, size: int, digest: Any) -> bytes:
     return b"".join(pieces)
 
 
-def _known(name: Any) -> str:
+def _check_kind(name: Any) -> str:
     if name not in _KINDS:
         raise ValueError(name)
     return str(name)

@@ -91,7 +91,7 @@ class ProgramHasher:
             if equation.primitive.name in _PRINTS:
                 continue
             inputs = [read(atom) for atom in equation.invars]
-            called = _called(equation)
+            called = _called_primitive(equation)
             if called is not None:
                 outputs, effects = self._evaluate(called.jaxpr, called.consts, inputs, effects)
             else:
@@ -190,7 +190,7 @@ class ProgramHasher:
             self._inside.discard(id(value))
 
 
-def _called(equation: Any) -> Any:
+def _called_primitive(equation: Any) -> Any:
     """The closed program of an equation that only calls it; `None` for other equations."""
     if equation.primitive.name not in _CALLS:
         return None

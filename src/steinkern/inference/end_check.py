@@ -82,7 +82,7 @@ def _verdict(run: Run, scores: Array, outside: int, ending: Ending, failures: li
     if not run.loop.healthy or outside:
         return not_judged("the run diverged")
     try:
-        return _checked(run, scores, ending is Ending.INTERRUPTED)
+        return _check_particles(run, scores, ending is Ending.INTERRUPTED)
     except Exception as error:
         failures.append(f"{type(error).__name__}: {error}")
         return not_judged(f"the check itself failed ({type(error).__name__})")
@@ -154,7 +154,7 @@ def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status
     )
 
 
-def _checked(run: Run, scores: Array, interrupted: bool) -> Verdict:
+def _check_particles(run: Run, scores: Array, interrupted: bool) -> Verdict:
     sampler, target = run.sampler, run.target_now
     if not sampler.differentiates:
         return not_judged("the check needs the gradient of the log density, which this sampler does without")

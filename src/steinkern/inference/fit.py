@@ -162,7 +162,7 @@ def _result(run: Run, end: EndCheck, ending: Ending, kept: bool) -> Result:
         velocity_norm=np.asarray(lines.info.velocity_norm),
         step_size=np.asarray(lines.info.step_size),
         stein_ratio=np.asarray(lines.info.stein_ratio),
-        particles=_constrained(run.target, jax.device_put(lines.points)) if run.record_particles else None,
+        particles=_constrain(run.target, jax.device_put(lines.points)) if run.record_particles else None,
     )
     stuck = tuple(int(place) for place in np.flatnonzero(counters.stuck))
     faults = Faults(
@@ -182,6 +182,6 @@ def _whole(array: Array) -> Array:
 
 
 @compiled
-def _constrained(target: AbstractTarget, recorded: Float[Array, "k n d"]) -> PyTree:
+def _constrain(target: AbstractTarget, recorded: Float[Array, "k n d"]) -> PyTree:
     """Recorded particles in the parameters' own coordinates, without the shared parameters."""
     return jax.vmap(jax.vmap(target.bound_space.constrain))(recorded)

@@ -50,28 +50,28 @@ class Recorder:
             self.every *= 2
             self._keep(None)
         if len(self._kept) > _MOST_PARTS:
-            self._kept = [_joined(self._kept)]
+            self._kept = [_concatenate(self._kept)]
 
     def lines(self) -> Record:
         """All lines, the last one included."""
-        kept = _joined(self._kept)
+        kept = _concatenate(self._kept)
         if self.last is None or (kept.step.size and kept.step[-1] == self.last.step[0]):
             return kept
-        return _joined([kept, self.last])
+        return _concatenate([kept, self.last])
 
     def amend(self, points: Any) -> None:
         """Replace the particles of the last line, if recorded, after they were moved back."""
         if self.last is None or self.last.points is None:
             return
-        kept: Record = _joined(self._kept)
+        kept: Record = _concatenate(self._kept)
         self.last = self.last._replace(points=points[None])
         if kept.step.size and kept.step[-1] == self.last.step[0]:
-            self._kept = [_joined([jax.tree.map(lambda leaf: leaf[:-1], kept), self.last])]
+            self._kept = [_concatenate([jax.tree.map(lambda leaf: leaf[:-1], kept), self.last])]
 
     def _keep(self, lines: Record | None) -> None:
         """Add the lines that are on the stride; `None` filters the lines already kept by a new stride."""
         if lines is None:
-            lines, self._kept, self._number = _joined(self._kept), [], 0
+            lines, self._kept, self._number = _concatenate(self._kept), [], 0
         chosen = (lines.step - self.first) % self.every == 0
         # Indexing by a mask copies; a slice would keep the whole buffer of a chunk alive.
         self._kept.append(jax.tree.map(lambda leaf: leaf[chosen], lines))
@@ -83,5 +83,5 @@ def most_lines(numbers_a_line: int) -> int:
     return int(np.clip(MOST_NUMBERS // max(numbers_a_line, 1), 16, MOST_LINES))
 
 
-def _joined(parts: list[Record]) -> Record:
+def _concatenate(parts: list[Record]) -> Record:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)

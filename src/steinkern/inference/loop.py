@@ -112,8 +112,8 @@ def advance(
         now = target if tempering is None else target.tempered(power)
         state, info = sampler.step(sampler_key, before.state, now, batch)
         tolerance = jnp.where(power == 1, options.tolerance, -1)  # a tempered step cannot converge
-        state, farthest, shortened = _limited(before, state, options.longest_move)
-        after = _judged(before, state, info, farthest, shortened, tolerance)
+        state, farthest, shortened = _clip_moves(before, state, options.longest_move)
+        after = _accept_or_reject(before, state, info, farthest, shortened, tolerance)
         slot = (before.step - (last - num_steps)) // options.record_every
         line = Record(after.step, after.info, after.state.points if keep_points else None)
         return after, jax.tree.map(lambda all_, one: all_.at[slot].set(one), records, line)
@@ -134,7 +134,7 @@ def with_points(state: Any, points: Points) -> Any:
     return eqx.tree_at(lambda state: state.points, state, points)
 
 
-def _limited(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, Scalar, Int[Array, ""]]:
+def _clip_moves(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, Scalar, Int[Array, ""]]:
     """The state with long moves clipped, the largest move of a coordinate, and the number of clipped moves.
 
     A move is clipped where a coordinate changes by more than `longest_move` times `longest_move_so_far`.
@@ -151,7 +151,7 @@ def _limited(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, 
     return with_points(state, end), farthest, jnp.sum(long, dtype=jnp.int32)
 
 
-def _judged(
+def _accept_or_reject(
     before: LoopState, state: Any, info: Info, farthest: Scalar, shortened: Int[Array, ""], tolerance: Scalar
 ) -> LoopState:
     """The loop after a step. Rejects a step to numbers that are not finite, or with too many clipped steps in a row."""

@@ -55,7 +55,7 @@ def move_back(run: Run, finite_at: FiniteAt) -> bool:
     good = finite_at(loop.state.points)
     if np.mean(~good) > SHARE:
         return False
-    points = _halved(loop.state.points, on_host(loop.previous), good, finite_at)
+    points = _halve_moves(loop.state.points, on_host(loop.previous), good, finite_at)
     if points is None:
         return False
     run.faults = _count_moves(faults, good, int(loop.step))
@@ -76,7 +76,7 @@ def _count_moves(faults: FaultCounters, good: np.ndarray, step: int) -> FaultCou
     )
 
 
-def _halved(start: Points, previous: np.ndarray, good: np.ndarray, finite_at: FiniteAt) -> Points | None:
+def _halve_moves(start: Points, previous: np.ndarray, good: np.ndarray, finite_at: FiniteAt) -> Points | None:
     """Move the points that are not good back along their last step by halves, until the target is finite at all."""
     points = on_host(start)
     back = points.copy()

@@ -111,11 +111,11 @@ class Run:
             steps = min(steps, until(self.done, self.record_every))
         elif steps > self.record_every:  # end at a record
             steps -= steps % self.record_every
-        self._accept(*self._advanced(self.sampler, self.loop, steps))
+        self._accept(*self._advance(self.sampler, self.loop, steps))
 
     def take_one(self, sampler: AbstractSampler) -> bool:
         """Take the next step with another sampler; `False`, without taking it, where it fails."""
-        loop, record = self._advanced(sampler, self.loop._replace(healthy=jax.device_put(np.bool_(True))), 1)
+        loop, record = self._advance(sampler, self.loop._replace(healthy=jax.device_put(np.bool_(True))), 1)
         if loop.healthy:
             self._accept(loop, record)
         return bool(loop.healthy)
@@ -152,7 +152,7 @@ class Run:
         digests["step"] = programs.digest(take, (*own, self.tempering), (self.key, self.data, self.loop))
         return digests
 
-    def _advanced(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Record]:
+    def _advance(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Record]:
         number = jax.device_put(np.int32(steps))
         return advance(
             self.key, sampler, self.target, self.tempering, self.data, loop, number, self._options, self.batch_size,

@@ -65,23 +65,23 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
     if verdict.outward:
         yield from found(lambda: beside_target(run, verdict))
         return
-    unmoved = found(lambda: _unmoved(run, start))
+    unmoved = found(lambda: _check_moved(run, start))
     # Lost digits and a wrong gradient both make a density look flat, so they are checked first.
     cause = (
         unmoved
-        or found(lambda: _coarse(run, batch, end), long)
-        or found(lambda: _flat(run, batch, first, last), not told)
+        or found(lambda: _check_precision(run, batch, end), long)
+        or found(lambda: _check_flat(run, batch, first, last), not told)
     )
     yield from cause
-    unconverged = found(lambda: _unconverged(run), long and not unmoved)
+    unconverged = found(lambda: _check_tolerance(run), long and not unmoved)
     yield from unconverged
-    restless = found(lambda: _restless(run), long and not (cause or unconverged))
+    restless = found(lambda: _check_rest(run), long and not (cause or unconverged))
     yield from restless
-    decoupled = found(lambda: _decoupled(run, batch), long)
+    decoupled = found(lambda: _check_coupling(run, batch), long)
     yield from decoupled
     if not (cause or restless):
         yield from found(lambda: beside_target(run, verdict, narrow=not decoupled))
-        yield from found(lambda: _unclear(run, verdict), verdict.unclear and not decoupled)
+        yield from found(lambda: _report_unclear(run, verdict), verdict.unclear and not decoupled)
 
 
 def beside_target(run: Run, verdict: Verdict, *, narrow: bool = True, ended_early: bool = False) -> Iterator[Notice]:
@@ -127,7 +127,7 @@ def beside_target(run: Run, verdict: Verdict, *, narrow: bool = True, ended_earl
         yield Notice("wide", f"the particles are too far apart: {found}. ", *ways(advice.for_wide))
 
 
-def _unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
+def _report_unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
     number, where = verdict.worst_unclear()
     yield Notice(
         "unclear",
@@ -160,7 +160,7 @@ def _found(check: Callable[[], Iterator[Notice]], failures: list[str]) -> list[N
         return []
 
 
-def _unmoved(run: Run, start: Points) -> Iterator[Notice]:
+def _check_moved(run: Run, start: Points) -> Iterator[Notice]:
     """Warns where the particles have not moved, although the velocity is not zero and they are not at rest."""
     velocity = float(run.loop.info.velocity_norm)
     if not run.done or velocity == 0 or resting(run):
@@ -184,7 +184,7 @@ def resting(run: Run) -> bool:
     return run.sampler.deterministic and velocity_fraction(run) <= AT_REST
 
 
-def _flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[Notice]:
+def _check_flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[Notice]:
     """Warns of coordinates on which the log density does not depend at any of the first and last particles."""
     if not run.sampler.differentiates or run.batch_size is not None:  # other rows may depend on the coordinate
         return
@@ -212,7 +212,7 @@ def _beside(points: Points) -> Array:
     return jax.device_put((x[:_FEW] + offset).astype(points.dtype))
 
 
-def _unconverged(run: Run) -> Iterator[Notice]:
+def _check_tolerance(run: Run) -> Iterator[Notice]:
     if run.tolerance is not None and not run.loop.converged:
         fraction = float(run.loop.info.velocity_norm) / float(run.loop.largest_velocity)
         yield Notice(
@@ -224,7 +224,7 @@ def _unconverged(run: Run) -> Iterator[Notice]:
         )
 
 
-def _restless(run: Run) -> Iterator[Notice]:
+def _check_rest(run: Run) -> Iterator[Notice]:
     """Warns where the last move was long relative to the particles' spread, so that noise adds to their positions.
 
     The check uses moves, not velocities: with minibatches the velocity never falls below their noise, which is harmless
@@ -246,7 +246,7 @@ def _restless(run: Run) -> Iterator[Notice]:
         )
 
 
-def _decoupled(run: Run, batch: Batch) -> Iterator[Notice]:
+def _check_coupling(run: Run, batch: Batch) -> Iterator[Notice]:
     points = run.loop.state.points
     if points.shape[0] < 2:
         return
@@ -287,7 +287,7 @@ def _pull(kernel: AbstractMatrixKernel, at: Array, points: Array) -> Array:
     return jax.jvp(velocity, (jnp.zeros_like(points),), (ones,))[1]
 
 
-def _coarse(run: Run, batch: Batch, end: EndCheck) -> Iterator[Notice]:
+def _check_precision(run: Run, batch: Batch, end: EndCheck) -> Iterator[Notice]:
     points = run.loop.state.points
     if points.dtype.itemsize != 4 or not run.sampler.differentiates:
         return

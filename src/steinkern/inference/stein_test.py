@@ -87,7 +87,7 @@ class ScoreSum:
 
     def __init__(self, points: np.ndarray):
         self.total = np.zeros(points.shape)
-        self._sd, self._centred = _centred(np.asarray(points, np.float64))
+        self._sd, self._centred = _centre(np.asarray(points, np.float64))
         self._batches = 0
         self._means = np.zeros((2, points.shape[1]))
         self._squares = np.zeros_like(self._means)  # of deviations from the running means (Welford, 1962)
@@ -143,7 +143,7 @@ def judge(
     if len(x) < FEWEST_PARTICLES:
         return not_judged(f"{len(x)} particles are too few")
     with np.errstate(over="ignore", invalid="ignore"):
-        sd, centred = _centred(x)
+        sd, centred = _centre(x)
         # From here on every coordinate is in units of its standard deviation.
         x, s = centred / np.where(sd > 0, sd, 1), np.nan_to_num(np.clip(s * sd, -_LARGEST, _LARGEST), nan=_LARGEST)
         return _judge(x, s, bool((sd > 0).all()), names, rows, note, scatter)
@@ -193,7 +193,7 @@ def _judge(
     )  # fmt: skip
 
 
-def _centred(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _centre(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The standard deviation of every coordinate, and the points minus their mean."""
     centred = points - points.mean(axis=0)
     return np.sqrt(np.sum(centred**2, axis=0) / max(len(points) - 1, 1)), centred

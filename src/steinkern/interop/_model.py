@@ -69,7 +69,7 @@ class AbstractModelTarget(AbstractTarget):
             if np.all(usable):
                 return particles
             others, usable_others = self.draw_first(key, attempt, num_particles)
-            particles = jax.device_put(_chosen(np.asarray(usable), particles, others))
+            particles = jax.device_put(_choose(np.asarray(usable), particles, others))
             usable = np.asarray(usable) | np.asarray(usable_others)
         if np.all(usable):
             return particles
@@ -144,7 +144,7 @@ def _no_start(bad: int, num_particles: int) -> str:
     )
 
 
-def _chosen(usable: np.ndarray, particles: PyTree, others: PyTree) -> PyTree:
+def _choose(usable: np.ndarray, particles: PyTree, others: PyTree) -> PyTree:
     """The particles that are usable, and in place of the rest others."""
 
     def choose(old: Any, new: Any) -> np.ndarray:

@@ -66,7 +66,7 @@ class Mixture(AbstractMatrixKernel):
                 temperature = temperature(points)
             else:
                 temperature = jnp.mean(jax.vmap(temperature)(_whitened(metrics, points, anchors)))
-        return cls(_adapted(base, metrics, points, anchors), anchors, temperature, weighting)
+        return cls(_adapt(base, metrics, points, anchors), anchors, temperature, weighting)
 
     def log_weights(self, x: Vector) -> Float[Array, " l"]:
         """Log w_l(x), Eq. (17), in log space throughout."""
@@ -177,7 +177,7 @@ def _whitened(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l 
     return jax.vmap(lambda metric: metric.whiten(offsets))(metrics)
 
 
-def _adapted(
+def _adapt(
     base: AbstractMatrixKernel, metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]
 ) -> Preconditioned:
     """The kernels around all anchors as one batch, with bandwidths adapted to the points."""

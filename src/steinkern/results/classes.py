@@ -74,7 +74,7 @@ class ClassProbabilities:
             )
         confidence = mean.max(axis=-1).ravel()
         right = (mean.argmax(axis=-1) == given.reshape(shape)).ravel()
-        return _binned(confidence, right, num_bins)
+        return _bin(confidence, right, num_bins)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class ClassCalibration:
         return float(np.nanmax(np.abs(self.accuracy - self.confidence)))
 
 
-def _binned(confidence: np.ndarray, right: np.ndarray, num_bins: int) -> ClassCalibration:
+def _bin(confidence: np.ndarray, right: np.ndarray, num_bins: int) -> ClassCalibration:
     bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
     count = np.bincount(bins, minlength=num_bins)
     with np.errstate(invalid="ignore"):  # 0 / 0 in an empty bin

@@ -57,8 +57,8 @@ def combine(results: Sequence[Any]) -> Result:
     return replace(
         plain,
         faults=faults,
-        particles=jax.tree.map(_joined, *[result.particles for result in results]),
-        points=_joined(*[result.points for result in results]),
+        particles=jax.tree.map(_concatenate, *[result.particles for result in results]),
+        points=_concatenate(*[result.points for result in results]),
         status=status,
         message=Notice("combined", f"combined from {len(results)} results ({words})."),
         num_steps=max(0 if result._chains else result.num_steps for result in results),
@@ -70,6 +70,6 @@ def combine(results: Sequence[Any]) -> Result:
     )
 
 
-def _joined(*leaves: Any) -> Any:
+def _concatenate(*leaves: Any) -> Any:
     """Concatenate leaves; NumPy arrays, which `sample` returns in double precision, stay NumPy arrays."""
     return (np if any(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp).concatenate(leaves)

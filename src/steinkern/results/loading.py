@@ -82,7 +82,7 @@ def load(
         )
     structure = _structure(particle_class, shapes, like, given)
     try:
-        result = _restored(kind, contents, structure, shared)
+        result = _restore(kind, contents, structure, shared)
         _check(result)
     except _FAULTS as error:
         raise _unreadable(place) from error
@@ -125,7 +125,7 @@ def _structure(needed: str, shapes: list[tuple[int, ...]], like: PyTree, target:
     return structure
 
 
-def _restored(kind: type[Result], contents: CheckpointContents, structure: Any, shared: PyTree) -> Result:
+def _restore(kind: type[Result], contents: CheckpointContents, structure: Any, shared: PyTree) -> Result:
     notes, arrays = contents.notes, contents.arrays
     names = encoded_fields(kind)
     encoded = dict(notes["fields"])
@@ -223,7 +223,7 @@ def _bound(target: AbstractTarget, result: Result) -> AbstractTarget:
             f"`target` has {size} unconstrained coordinates, the result {result.points.shape[1]}: the constraints of "
             "the run were others. Give the target of the run."
         )
-    there = jax.tree_util.tree_leaves(_constrained(bound, jnp.asarray(result.points[:1])))
+    there = jax.tree_util.tree_leaves(_constrain(bound, jnp.asarray(result.points[:1])))
     for leaf, other in zip(jax.tree_util.tree_leaves(particle), there, strict=True):
         wanted, got = np.asarray(leaf, np.float64), np.asarray(other[0], np.float64)
         if np.max(np.abs(wanted - got), initial=0.0) > _CLOSE * np.max(np.abs(wanted), initial=1e-300):
@@ -235,5 +235,5 @@ def _bound(target: AbstractTarget, result: Result) -> AbstractTarget:
 
 
 @compiled
-def _constrained(target: AbstractTarget, points: Points) -> PyTree:
+def _constrain(target: AbstractTarget, points: Points) -> PyTree:
     return jax.vmap(target.bound_space.constrain)(points)

@@ -41,10 +41,10 @@ def save(result: "Result", path: str | os.PathLike[str]) -> Path:
         "points": encode_tree(result.points, arrays),
         "shared": encode_tree(result.shared, arrays),
         "power": float(np.asarray(result.target.power)),
-        "target": _shortened(description_of(result.target)),
+        "target": _shorten(description_of(result.target)),
         "sampler": {
             "name": result.sampler_name,
-            "description": _shortened(description_of(result.sampler)),
+            "description": _shorten(description_of(result.sampler)),
             "needs gradient": result.sampler.differentiates,
         },
         "versions": versions,
@@ -68,7 +68,7 @@ def description_of(thing: AbstractTarget | AbstractSampler) -> Any:
     return thing.description if isinstance(thing, AbsentTarget | AbsentSampler) else described(thing)
 
 
-def _shortened(description: Any) -> Any:
+def _shorten(description: Any) -> Any:
     text = json.dumps(description)
     return description if len(text) <= _LONGEST_DESCRIPTION else f"{len(text)} characters, not kept"
 

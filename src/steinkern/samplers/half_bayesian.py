@@ -56,7 +56,7 @@ class HalfBayesian(AbstractSampler):
                 "`half_bayesian` needs a target with shared parameters: take them apart with `steinkern.split` and "
                 "give `shared=` to the target."
             )
-        shared = _trained(target.shared)
+        shared = _trainable(target.shared)
         return HalfBayesianState(self.sampler.init(target, points, batch), shared, self.optimiser.init(shared))
 
     def step(
@@ -111,7 +111,7 @@ class HalfBayesian(AbstractSampler):
         return False  # the shared parameters may still move after the particles have converged
 
 
-def _trained(shared: PyTree) -> PyTree:
+def _trainable(shared: PyTree) -> PyTree:
     """The floating-point arrays among the shared leaves, which are trained; the other leaves become `None`."""
     arrays = eqx.filter(shared, eqx.is_inexact_array)
     if not jax.tree.leaves(arrays):

@@ -157,7 +157,7 @@ class Hamiltonian(AbstractSampler):
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
         moved = state._replace(points=points, log_densities=values, scores=scores)
         none = jnp.zeros((), jnp.int32)
-        chosen = _chosen(noise.acceptance < probability, moved, state)
+        chosen = _choose(noise.acceptance < probability, moved, state)
         return chosen._replace(acceptance=probability, leaps=leaps, outside=none)
 
     def _jump(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
@@ -184,7 +184,7 @@ def _look(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Float[A
     return jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, batch)
 
 
-def _chosen(accepted: Array, moved: ChainState, state: ChainState) -> ChainState:
+def _choose(accepted: Array, moved: ChainState, state: ChainState) -> ChainState:
     def choose(new: Array, old: Array) -> Array:
         return jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 

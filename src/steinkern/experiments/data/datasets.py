@@ -139,7 +139,7 @@ def read_arrays(name: str, directory: Path) -> dict[str, np.ndarray]:
     # An archive cut short or altered, or another file under this name: each part of the readers of archives, of
     # compressed streams and of array headers has errors of its own for it, a lack of memory among them.
     except Exception as error:
-        raise _damaged(name, path, str(error)) from error
+        raise _damage_error(name, path, str(error)) from error
 
 
 def as_regression(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> Regression:
@@ -148,14 +148,14 @@ def as_regression(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> Re
     columns = _indices(name, arrays, "index_features", 1, data.shape[1], path)
     target = _indices(name, arrays, "index_target", 0, data.shape[1], path)
     if data.dtype != np.float64 or not np.all(np.isfinite(data)):
-        raise _damaged(name, path, "`data` must be finite numbers in double precision")
+        raise _damage_error(name, path, "`data` must be finite numbers in double precision")
     if name == "year":
         train_rows, test_rows = year_split(len(data))
     else:
         train_rows = _indices(name, arrays, "train_idx", 2, len(data), path)
         test_rows = _indices(name, arrays, "test_idx", 2, len(data), path)
         if len(train_rows) != len(test_rows) or not _are_partitions(train_rows, test_rows, len(data)):
-            raise _damaged(name, path, "each row of `train_idx` and `test_idx` must share out all rows of `data`")
+            raise _damage_error(name, path, "each row of `train_idx` and `test_idx` must share out all rows of `data`")
     return Regression(name, data[:, columns], data[:, int(target)], train_rows, test_rows)
 
 
@@ -163,7 +163,7 @@ def as_classification(name: str, arrays: Mapping[str, np.ndarray], path: Path) -
     """The classification of a file's arrays, checked; `path` is for the errors."""
     features, labels = _array(name, arrays, "X", 2, path), _array(name, arrays, "label", 1, path)
     if len(features) != len(labels) or not np.issubdtype(labels.dtype, np.integer):
-        raise _damaged(name, path, "`label` must hold one whole number for each row of `X`")
+        raise _damage_error(name, path, "`label` must hold one whole number for each row of `X`")
     return Classification(name, features, labels)
 
 
@@ -195,16 +195,16 @@ def _user_cache() -> Path:
 
 def _array(name: str, arrays: Mapping[str, np.ndarray], key: str, ndim: int, path: Path) -> np.ndarray:
     if key not in arrays:
-        raise _damaged(name, path, f"it has no array `{key}`, only {', '.join(arrays) or 'none'}")
+        raise _damage_error(name, path, f"it has no array `{key}`, only {', '.join(arrays) or 'none'}")
     if arrays[key].ndim != ndim:
-        raise _damaged(name, path, f"`{key}` must have {ndim} dimensions, has {arrays[key].ndim}")
+        raise _damage_error(name, path, f"`{key}` must have {ndim} dimensions, has {arrays[key].ndim}")
     return arrays[key]
 
 
 def _indices(name: str, arrays: Mapping[str, np.ndarray], key: str, ndim: int, below: int, path: Path) -> np.ndarray:
     array = _array(name, arrays, key, ndim, path)
     if not np.issubdtype(array.dtype, np.integer) or array.size == 0 or array.min() < 0 or array.max() >= below:
-        raise _damaged(name, path, f"`{key}` must hold whole numbers from 0 to {below - 1}")
+        raise _damage_error(name, path, f"`{key}` must hold whole numbers from 0 to {below - 1}")
     return array.astype(np.int64)
 
 
@@ -213,6 +213,6 @@ def _are_partitions(train_rows: np.ndarray, test_rows: np.ndarray, number_of_row
     return both.shape[1] == number_of_rows and bool(np.all(both == np.arange(number_of_rows)))
 
 
-def _damaged(name: str, path: Path, what: str) -> ValueError:
+def _damage_error(name: str, path: Path, what: str) -> ValueError:
     reason = " ".join(what.split()).rstrip(".")
     return ValueError(f"{path} is damaged: {reason}. Delete it and run `steinkern data fetch {name}`.")

@@ -232,7 +232,7 @@ def _status(name: str, source: Source, directory: Path) -> Status:
     size = path.stat().st_size
     try:
         arrays = read_arrays(name, directory)
-        rows = len(_checked(name, arrays, path).features)
+        rows = len(_check_digest(name, arrays, path).features)
     except (ValueError, OSError) as error:
         return Status(name, "damaged", size, detail=str(error))
     if source.digest is None:
@@ -243,7 +243,7 @@ def _status(name: str, source: Source, directory: Path) -> Status:
     return Status(name, "ok", size, rows)
 
 
-def _checked(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> Any:
+def _check_digest(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> Any:
     return (as_classification if name == "covtype" else as_regression)(name, arrays, path)
 
 
@@ -253,7 +253,7 @@ def _obtain(name: str, source: Source, directory: Path, progress: bool) -> dict[
         original = _download(name, source, Path(scratch), progress)
         try:
             arrays = source.parse(original, source.largest)
-            _checked(name, arrays, original)
+            _check_digest(name, arrays, original)
         except Exception as error:  # somebody else's file may be wrong in any way
             raise ValueError(
                 f"{name}: {source.url} is not the file expected: {_one_line(error)}. Nothing was written."

@@ -167,7 +167,7 @@ def run_chains(
             if len(rounds) >= _LEAST_ROUNDS and settled(seen):
                 break
             if turn + 1 == _HARD:  # what the longer steps saw is left out: they had hardly been in the narrow places
-                sampler, rounds = Hamiltonian(sampler.metric, _halved(sampler.step_size)), []
+                sampler, rounds = Hamiltonian(sampler.metric, _halve(sampler.step_size)), []
             elif len(rounds) >= 4 and drifting(seen):  # the first of them were still on their way
                 rounds = rounds[len(rounds) // 2 :]
         return end(rounds)
@@ -219,5 +219,5 @@ def measured_metric(draws: Draws, precision: np.ndarray) -> AbstractMetric:
     return Whitening.of_precision((back / values) @ back.T).metric()
 
 
-def _halved(step_size: Any) -> Array:
+def _halve(step_size: Any) -> Array:
     return jax.device_put(np.asarray(step_size) / 2)

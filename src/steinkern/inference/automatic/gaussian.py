@@ -73,11 +73,11 @@ def nearest_gaussian(
         now = Gaussian(start, precisions[best], float(bounds[best]), 0, False, False)
         while not now.settled and now.rounds < most_rounds:
             cloud, curvature = evaluator.derivatives(now.cloud(evaluator.noise))
-            now = _improved(evaluator, now, cloud, curvature)
+            now = _improve(evaluator, now, cloud, curvature)
     return now, cloud
 
 
-def _improved(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.ndarray) -> Gaussian:
+def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.ndarray) -> Gaussian:
     """The Gaussian after a round."""
     wanted, least = _wanted(now, curvature)
     move = _solve(wanted, _mean_of_finite(cloud.scores))

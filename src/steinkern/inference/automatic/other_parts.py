@@ -59,7 +59,7 @@ def look_for_another_part(evaluator: Evaluator, nearest: Gaussian) -> OtherPart 
         scale = second_scale(bounds, near)
         if scale is not None:
             second, _ = nearest_gaussian(evaluator, place, nearest.precision / scale**2, _MOST_ROUNDS)
-            if (part := _compared(nearest, second)) is not None:
+            if (part := _compare(nearest, second)) is not None:
                 return part
         place = highest
     return None
@@ -96,7 +96,7 @@ def _at(bounds: np.ndarray, place: int) -> float:
     return float(bounds[place]) if 0 <= place < len(bounds) else -np.inf
 
 
-def _compared(first: Gaussian, second: Gaussian) -> OtherPart | None:
+def _compare(first: Gaussian, second: Gaussian) -> OtherPart | None:
     """The second Gaussian, where it has some of the mass and is not the first one found again."""
     d = len(first.mean)
     wider = first.whitening.log_determinant() - second.whitening.log_determinant()

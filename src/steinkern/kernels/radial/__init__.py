@@ -77,7 +77,7 @@ def radial_velocity(
         return _on_chip(kernel, some, part, precision=precision)
 
     def chosen(some: Array, part: Scored) -> Sums:
-        way = _chosen(backend, kernel, some, part, precision)
+        way = _choose_backend(backend, kernel, some, part, precision)
         if backend == "auto" and way == "dense" and some.shape[0] * part.points.shape[0] > CACHED_PAIRS:
             return jax.lax.platform_dependent(some, part, cpu=tiled, default=dense)
         if way != "gpu":
@@ -101,7 +101,7 @@ def radial_divergence(
         return divergence_sum(kernel, some, part)
 
     def chosen(some: Array, part: Scored) -> Array:
-        whole = _chosen(backend, kernel, some, part) == "dense"
+        whole = _choose_backend(backend, kernel, some, part) == "dense"
         return dense(some, part) if whole else over_tiles(dense, some, part)
 
     return _everywhere(chosen, at, source)
@@ -142,7 +142,7 @@ def _everywhere(sums: Callable[[Array, Scored], Any], at: Array, source: Scored)
     return over_ring(sums, at, source, devices) if devices > 1 else sums(at, source)
 
 
-def _chosen(
+def _choose_backend(
     backend: Backend, kernel: AbstractScalarKernel, at: Array, source: Scored, precision: Precision = "float32"
 ) -> Backend:
     if backend == "gpu" and at.dtype != jnp.float32:

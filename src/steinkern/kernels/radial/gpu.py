@@ -78,10 +78,10 @@ def velocity_sums(
         raise ValueError(f"`backend` 'gpu' has no room on the chip for {d} dimensions. Take 'tiled', or 'auto'.")
     largest = jnp.maximum(jnp.max(jnp.abs(at)), jnp.max(jnp.abs(source.points)))
     scale = jnp.where(largest > 0, _POINT_SCALE / largest, 1)
-    x = _halved(_padded(at * scale, tile.rows, width), digits.x)
-    y = _halved(_padded(source.points * scale, tile.columns, width), digits.y)
+    x = _halve(_pad(at * scale, tile.rows, width), digits.x)
+    y = _halve(_pad(source.points * scale, tile.columns, width), digits.y)
     values, factors = _sources(kernel, source)
-    v = [_halved(_padded(value, tile.columns, padded_columns(d + 1)), digits.v) for value in values]
+    v = [_halve(_pad(value, tile.columns, padded_columns(d + 1)), digits.v) for value in values]
     # −2x·y and both norms, in the unit of `shape`; its start is added to the rows' norms instead of to every pair.
     unit = shape.unit / scale**2
     norms = [unit * jnp.sum(_whole(some) ** 2, axis=1) for some in (x, y)]
@@ -214,7 +214,7 @@ def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references:
             left, right = (_read(part, (rows, pl.ds(i * chunk, chunk))) for part, rows in ((x, slice(None)), (y, some)))
             turned = _Halves(right.high.T, None if right.low is None else right.low.T)
             # The factor `one` is explained below.
-            return _added(left, turned, inner) if few else inner + one * _added(left, turned, nothing)
+            return _add_product(left, turned, inner) if few else inner + one * _add_product(left, turned, nothing)
 
         inner = nothing
         if few:
@@ -230,7 +230,7 @@ def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references:
             r2 = jnp.minimum(r2, shape.start) if shape.falls else jnp.maximum(r2, shape.start)
         part = jnp.zeros(total.shape, total.dtype)
         for values, column in zip(shape.evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
-            part = _added(_split(values, both), _read(column, (some, slice(None))), part)
+            part = _add_product(_split(values, both), _read(column, (some, slice(None))), part)
         # Tensor cores truncate instead of rounding, which adds up over many tiles. Multiplying by `one`, which the
         # compiler cannot know to be 1, keeps the long sum out of them.
         return total + one * part
@@ -243,7 +243,7 @@ def _read(halves: _Halves, where: Any) -> _Halves:
     return _Halves(halves.high[where], None if halves.low is None else halves.low[where])
 
 
-def _added(left: _Halves, right: _Halves, total: Array) -> Array:
+def _add_product(left: _Halves, right: _Halves, total: Array) -> Array:
     """Total + left × right, the smaller products added first."""
     if right.low is not None:
         total = total + _dot(left.high, right.low)
@@ -265,7 +265,7 @@ def _split(values: Array, both: bool) -> _Halves:
     return _Halves(high.astype(jnp.float16), (values - high).astype(jnp.float16))
 
 
-def _halved(values: Array, both: bool) -> _Halves:
+def _halve(values: Array, both: bool) -> _Halves:
     # The compiler would remove a cast to 16 bits and back; it keeps `reduce_precision`.
     high = jax.lax.reduce_precision(values, exponent_bits=5, mantissa_bits=10)
     return _Halves(high.astype(jnp.float16), (values - high).astype(jnp.float16) if both else None)
@@ -276,6 +276,6 @@ def _whole(halves: _Halves) -> Array:
     return high if halves.low is None else high + halves.low.astype(jnp.float32)
 
 
-def _padded(array: Float[Array, "n d"], multiple: int, width: int) -> Float[Array, "rows width"]:
+def _pad(array: Float[Array, "n d"], multiple: int, width: int) -> Float[Array, "rows width"]:
     n, d = array.shape
     return jnp.pad(array, ((0, -n % multiple), (0, width - d)))

@@ -85,9 +85,9 @@ def _discrepancy(result: "Result", recorded: PyTree | None, step: np.ndarray, da
         last = np.asarray(result.points_in_jax())[None]
         return discrepancy(result.target, last, np.array([result.num_steps]), data, why)
     result._warn_of_rounding()
-    return discrepancy(result.target, np.asarray(_unconstrained(result.target, recorded)), step, data, "")
+    return discrepancy(result.target, np.asarray(_unconstrain(result.target, recorded)), step, data, "")
 
 
 @compiled
-def _unconstrained(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k n d"]:
+def _unconstrain(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k n d"]:
     return jax.vmap(jax.vmap(target.bound_space.unconstrain))(recorded)

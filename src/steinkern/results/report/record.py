@@ -115,7 +115,7 @@ def discrepancy(
     """
     lines = chosen_lines(len(step), _MOST_MEASURED)
     chosen = np.ascontiguousarray(points[lines][:, :_MOST_PAIRED])
-    squared = np.asarray(_squared(target, jax.device_put(chosen), data), np.float64)
+    squared = np.asarray(_squared_discrepancies(target, jax.device_put(chosen), data), np.float64)
     said = f"IMQ kernel with the bandwidth of the last particles; {squared[-1].clip(0) ** 0.5:.3g} at the end."
     if points.shape[1] > _MOST_PAIRED:
         said += f" From the first {_MOST_PAIRED} particles."
@@ -123,6 +123,6 @@ def discrepancy(
 
 
 @compiled
-def _squared(target: AbstractTarget, points: Float[Array, "k n d"], data: Batch) -> Float[Array, " k"]:
+def _squared_discrepancies(target: AbstractTarget, points: Float[Array, "k n d"], data: Batch) -> Float[Array, " k"]:
     kernel = IMQ().adapt(points[-1])
     return jax.lax.map(lambda own: ksd2(own, target.scores(own, data), kernel), points)

@@ -68,14 +68,14 @@ def read_run(
             flow = Frames(step[kept], _by_layout(saved, frames[kept], 2))
     else:
         ends = _in(target, points)
-        own = _constrained(target, ends, 1)
+        own = _constrain(target, ends, 1)
         drawn, sites, note = by_name(own), {n: np.asarray(v) for n, v in target.sites(own).items()}, ""
         if frames is None:
             flow = None
             ksd = discrepancy(target, np.asarray(ends)[None], np.array([saved.step]), data, RECORD_PARTICLES)
         else:
             kept_points = _in(target, frames[kept])
-            flow = Frames(step[kept], by_name(_constrained(target, kept_points, 2)))
+            flow = Frames(step[kept], by_name(_constrain(target, kept_points, 2)))
             ksd = discrepancy(target, np.asarray(kept_points), step[kept], data, "")
     return Record(
         title=title or target_name(settings.get("target")),
@@ -212,7 +212,7 @@ def _in(target: AbstractTarget, points: Any) -> Array:
 
 
 @compiled
-def _constrained(target: AbstractTarget, points: Array, batch_axes: int) -> PyTree:
+def _constrain(target: AbstractTarget, points: Array, batch_axes: int) -> PyTree:
     constrain = target.bound_space.constrain
     for _ in range(batch_axes):
         constrain = jax.vmap(constrain)

@@ -86,7 +86,7 @@ class KFAC(AbstractCurvature):
     def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> Blocks:
         if not target.exchangeable or batch is None:
             raise ValueError("`KFAC` needs single examples: give a `Posterior` and `data` to `fit`.")
-        tapped, pieces = self._tapped(target, point, batch)
+        tapped, pieces = self._tap(target, point, batch)
         keys = jr.split(_key_of(self.seed, point), batch_length(batch))
         records = jax.vmap(partial(self._record, target, point, tapped, pieces))(batch, keys)
         scale = likelihood_scale(target, point, batch)
@@ -103,7 +103,7 @@ class KFAC(AbstractCurvature):
                 blocks.append(from_gradients(piece, record, scale, own, self.largest_side))
         return Blocks(tuple(blocks))
 
-    def _tapped(self, target: AbstractTarget, point: Vector, batch: Batch) -> tuple[TappedModel, list[Piece]]:
+    def _tap(self, target: AbstractTarget, point: Vector, batch: Batch) -> tuple[TappedModel, list[Piece]]:
         """The model with taps, and the blocks of the curvature; or an error that says what has no rule."""
         space = _space(target)
         pieces = pieces_of(space, self.rules)

@@ -121,7 +121,7 @@ def _evaluate_loop(
 ) -> tuple[list[Any], list[Any]]:
     """A scan whose body has taps: it takes one slice of each a step, and stacks the inputs."""
     parameters = equation.params
-    first, last = parameters["num_consts"], parameters["num_consts"] + parameters["num_carry"]
+    first, last = step.num_consts, step.num_consts + step.num_carry
     constants, carried, scanned = operands[:first], operands[first:last], operands[last:]
     number = _count_uses(step.jaxpr, dict(inner))
     own = [taps.pop(0) for _ in range(number)]
@@ -130,7 +130,7 @@ def _evaluate_loop(
         now, tapped = slices
         arguments = [*constants, *carry, *now]
         results, inputs = _evaluate(step.jaxpr, step.consts, arguments, dict(inner), list(tapped))
-        return results[: parameters["num_carry"]], (results[parameters["num_carry"] :], inputs)
+        return results[: step.num_carry], (results[step.num_carry :], inputs)
 
     end, (stacked, inputs) = jax.lax.scan(
         body,

@@ -139,7 +139,7 @@ def pieces_of(space: Space, rules: Rules) -> list[Piece]:
     """The blocks of the curvature, in the order of their coordinates; an error for arrays without a rule."""
     layout = space.layout
     blocks: dict[tuple[int, ...], Block] = {}
-    for path, rule, leaves in _ruled(space, dict(rules)):
+    for path, rule, leaves in _apply_rules(space, dict(rules)):
         free = [leaf for leaf in leaves if not any(leaf in taken for taken in blocks)]
         blocks |= _blocks_of(rule, path, free, layout.names)
     for leaf, (name, shape) in enumerate(zip(layout.names, layout.shapes, strict=True)):
@@ -162,7 +162,7 @@ def pieces_of(space: Space, rules: Rules) -> list[Piece]:
     return pieces
 
 
-def _ruled(space: Space, rules: Mapping[Any, Rule]) -> Iterator[tuple[str, Rule, list[int]]]:
+def _apply_rules(space: Space, rules: Mapping[Any, Rule]) -> Iterator[tuple[str, Rule, list[int]]]:
     """Rules with the path and the leaves that each holds for: those of paths first, the longest before the others."""
     layout = space.layout
     paths = sorted((key for key in rules if isinstance(key, str)), key=len, reverse=True)

@@ -99,6 +99,7 @@ class Loop(NamedTuple):
     consts: Any
     length: int
     num_consts: int
+    num_carry: int
 
 
 Step: TypeAlias = Use | Enter | Loop | Mark | None
@@ -178,9 +179,11 @@ def step_of(equation: Any, marks: Marks) -> Step:
         inner = parameters[_CALLS[name]]
         return Enter(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()))
     if name == "scan":
-        _check_scanned(given[parameters["num_consts"] :])
-        body, constant = parameters["jaxpr"], parameters["num_consts"]
-        return Loop(body.jaxpr, body.consts, parameters["length"], constant)
+        body = parameters["jaxpr"]
+        inner, consts = getattr(body, "jaxpr", body), getattr(body, "consts", ())
+        num_consts, num_carry = _count_arguments(equation, inner)
+        _check_scanned(given[num_consts:])
+        return Loop(inner, consts, parameters["length"], num_consts, num_carry)
     weights = [place for place, mark in enumerate(given) if isinstance(mark, Weight)]
     if weights:
         return _weight_step(equation, given, weights)
@@ -242,6 +245,21 @@ def _note(equation: Any, given: list[Mark | None], found: Found) -> None:
         found.added[layers.pop().leaf] += 1
         return
     found.elsewhere.update(layer.leaf for layer in layers)
+
+
+def _count_arguments(equation: Any, body: Any) -> tuple[int, int]:
+    """How many arguments of a scan are the same at every step, and how many are carried.
+
+    Told by shapes, because versions of JAX name these numbers differently: what is scanned over or stacked has one more
+    axis outside of the body.
+    """
+
+    def number_of_equal(outside: Any, inside: Any) -> int:
+        pairs = zip(outside, inside, strict=True)
+        return sum(one.aval.shape == other.aval.shape for one, other in pairs)
+
+    num_carry = number_of_equal(equation.outvars, body.outvars)
+    return number_of_equal(equation.invars, body.invars) - num_carry, num_carry
 
 
 def _check_scanned(given: list[Mark | None]) -> None:
