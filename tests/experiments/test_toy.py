@@ -136,6 +136,7 @@ def test_methods_that_are_finished_are_not_run_again(monkeypatch, tmp_path):
     assert None in np.array(resumed["star/mixture"]["result"]["flow"], object)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(reason="the fixture is the tiny end-to-end run of the toy study, with every method")
 def test_rows_hold_every_method_and_the_paired_differences(short_run):
     rows = {(row.method, row.metric): row for row in short_run.rows()}

@@ -195,6 +195,7 @@ def test_the_affine_map_gives_the_moments_asked_for(n):
         np.testing.assert_allclose(moved.var(0), np.diagonal(covariance), rtol=1e-8)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("n", "d"), [(1, 2), (20, 3), (700, 2)], ids=str)
 def test_the_discrepancy_on_the_host_is_that_of_the_library(n, d):
     random = np.random.default_rng(0)

@@ -41,6 +41,7 @@ def run(seed, infer, **options):
     return sk.sbc(jr.key(seed), prior_draw, simulate, infer, progress=False, **options)
 
 
+@pytest.mark.thorough
 def test_exact_draws_pass_for_most_keys():
     """Each key fails with probability 0.05: more than 3 of 8 do in 4 of 10,000 cases."""
     found = [run(seed, inference()) for seed in range(8)]
@@ -51,6 +52,7 @@ def test_exact_draws_pass_for_most_keys():
     assert found[0].num_ranks == DRAWS + 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("infer", "why"),
     [

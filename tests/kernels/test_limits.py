@@ -138,6 +138,7 @@ def test_a_single_particle_moves_along_the_preconditioned_gradient(base, key):
     assert_close(velocity(sk.Preconditioned(base, METRIC), source)[0], expected)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kernel", [case.kernel for case in LIMITS], ids=[case.name for case in LIMITS])
 def test_the_order_of_the_particles_does_not_matter(kernel, key):
     source_key, order_key = jr.split(key)

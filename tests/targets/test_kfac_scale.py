@@ -24,6 +24,7 @@ def options(case: Case, **given):
     return curvature
 
 
+@pytest.mark.thorough
 @cases(RELU, NOISY, BINARY, KNOWN, default=2)
 def test_drawn_labels_give_the_fisher_information_in_expectation(case, generator):
     """Every one of several seeds, so that no single draw decides."""
