@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -99,6 +100,14 @@ def heard():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def as_installed():
+    """No run-time checks of types, as users run the library: for wrong types that the library itself must refuse."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -184,16 +184,6 @@ def check(case: Case) -> str:
     return result.status.value
 
 
-# The type checker of the tests would refuse some of it first, in other words.
-@pytest.fixture
-def as_installed():
-    import jaxtyping
-
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.mark.usefixtures("as_installed")
 @fuzzed(FEW)
 @given(cases(FEW_PROGRAMS))

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import jax
-import jaxtyping
 import pytest
 from docs import pictures
 
@@ -33,18 +32,10 @@ def assert_said(printed: str, said: str) -> None:
         assert value == pytest.approx(float(expected.replace(",", "")), rel=0.15, abs=max(unit, 0.05)), printed
 
 
-@pytest.fixture
-def as_users_run_it():
-    """Without the checks of shapes at every call, which the other tests have and which take half of the time here."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("page", [page for page in PAGES if pictures.blocks(page)], ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("ignore:::pytensor", "ignore:::pymc", "ignore:::arviz")
-def test_examples_run_as_printed_and_print_what_is_said(page: Path, as_users_run_it, tmp_path, monkeypatch):
+def test_examples_run_as_printed_and_print_what_is_said(page: Path, as_installed, tmp_path, monkeypatch):
     double = "import pymc" in page.read_text()  # PyTensor switches JAX to double precision
     if double:
         pytest.importorskip("pymc")

@@ -118,6 +118,7 @@ def files(tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize(("name", "options", "message"), list(refusals()))
 def test_bad_input_is_one_line_and_a_non_zero_exit(name, options, message, files, tmp_path, monkeypatch, capsys):
     files(name)
@@ -155,6 +156,7 @@ def test_a_file_nested_beyond_measure_is_one_clear_line(file, arguments, message
     assert "\n" not in error
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_recorded_results(name):
     study = BY_NAME[name]

@@ -199,6 +199,7 @@ def test_the_figure_shows_every_coordinate_and_the_chosen_ones(tmp_path):
         found.plot(["scale"])
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -113,6 +113,7 @@ def test_smoothing_lowers_the_largest_weight_and_keeps_the_order(generator):
     assert found.draws_needed == (10 ** (1 / (1 - max(found.k_hat, 0))) if found.k_hat < 1 else np.inf)
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
@@ -181,6 +182,7 @@ def test_data_are_those_of_the_fit():
         sk.gaussian_psis(jr.key(1), result)
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 def test_particles_that_give_no_gaussian_are_refused():
     few = result_of(lambda x: -0.5 * jnp.sum(x**2), jr.normal(jr.key(0), (3, 5)))

@@ -219,12 +219,14 @@ def test_predictive_checks_compare_statistics_and_coverage(tmp_path, result):
 
 
 def test_warnings_of_the_run_stand_on_the_page_as_advice(tmp_path, result):
-    warned = dataclasses.replace(result, warnings=("the particles are too close together.",))
+    warned = dataclasses.replace(result, warnings=(sk.Notice("spread", "the particles are too close together."),))
     assert "<li>The particles are too close together.</li>" in read(warned.report(tmp_path))
 
 
 def test_code_in_advice_is_code_on_the_page_and_nothing_in_it_is_markup(tmp_path, result):
-    warned = dataclasses.replace(result, warnings=("raise `num_steps`, or `<b>`.",), message="see `fit`.")
+    warned = dataclasses.replace(
+        result, warnings=(sk.Notice("steps", "raise `num_steps`, or `<b>`."),), message="see `fit`."
+    )
     html = read(warned.report(tmp_path))
     assert "<li>Raise <code>num_steps</code>, or <code>&lt;b&gt;</code>.</li>" in html
     assert "<span>See <code>fit</code>.</span>" in html

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxtyping import Key as KeyOf
 
 Key: TypeAlias = KeyOf[Array, ""]
+Keys: TypeAlias = KeyOf[Array, " n"]
 KeyLike: TypeAlias = PRNGKeyArray  # a typed or a legacy key, as public functions accept it
 Scalar: TypeAlias = Float[Array, ""]
 Vector: TypeAlias = Float[Array, " d"]

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from ..core.arrays import as_concrete_key
 from ..core.particles import Layout
-from ..core.types import Batch, Key, KeyLike, PyTree, check_callable, check_count, is_concrete, is_real_number
+from ..core.types import Batch, Key, KeyLike, Keys, PyTree, check_callable, check_count, is_concrete, is_real_number
 from ..results.plot.ranks import rank_ecdf
 from ..results.result import Result
 from ..results.uniformity import departure, uniformity_test
@@ -184,7 +184,7 @@ def sbc(
     return Calibration(ranks, _names(parameters), number, p_values, parameters, float(level), traced)
 
 
-def _simulate(keys: Key, prior_draw: Any, simulate: Any) -> tuple[PyTree, Batch]:
+def _simulate(keys: Keys, prior_draw: Any, simulate: Any) -> tuple[PyTree, Batch]:
     """Parameters and data of all simulations, as NumPy arrays with a leading axis."""
 
     def one(key: Key) -> tuple[PyTree, Batch]:
@@ -219,20 +219,20 @@ def _can_trace(function: Any, *arguments: Any) -> bool:
     return True
 
 
-def _unstack(keys: Key) -> list[Key]:
+def _unstack(keys: Keys) -> list[Key]:
     """Single keys, without a program for each place."""
     data, kind = np.asarray(jr.key_data(keys)), jr.key_impl(keys)
     return [jr.wrap_key_data(jnp.asarray(row), impl=kind) for row in data]
 
 
-def _run_one_by_one(infer: Any, keys: Key, data: Batch) -> Any:
+def _run_one_by_one(infer: Any, keys: Keys, data: Batch) -> Any:
     """The draws of one simulation after the other."""
     for i, key in enumerate(_unstack(keys)):
         draws = infer(key, jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), data))
         yield jax.tree.map(np.asarray, draws.particles if isinstance(draws, Result) else draws)
 
 
-def _run_batches(infer: Any, keys: Key, data: Batch, at_once: int) -> Any:
+def _run_batches(infer: Any, keys: Keys, data: Batch, at_once: int) -> Any:
     """The draws of one simulation after the other, computed in batches of one program."""
     program = jax.jit(jax.vmap(infer))
     number = len(keys)
