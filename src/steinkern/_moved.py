@@ -3,7 +3,6 @@
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -77,7 +76,7 @@ class _PublicModules:
     that of this package.
     """
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
         package, _, name = fullname.partition(".")
         loader: Any = self
         return ModuleSpec(fullname, loader) if package == "steinkern" and name in MODULES else None
