@@ -8,7 +8,7 @@ SOURCES := src tests benchmarks docs
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 # The shapes and types of every call, checked while the tests run: it doubles their time, so the default set goes without.
-CHECKED := --jaxtyping-packages=steinkern,beartype.beartype
+CHECKED := --jaxtyping-packages=steinkern,tests.checker.check
 
 .PHONY: help setup demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
 .PHONY: bench-first distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean

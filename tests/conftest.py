@@ -14,6 +14,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
+import tests.checker  # noqa: F401  (`--jaxtyping-packages` finds it as an attribute of `tests`)
 from tests.budget import Budget
 
 jax.config.update("jax_enable_x64", True)

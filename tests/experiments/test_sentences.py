@@ -177,6 +177,7 @@ def of(**results: dict[str, object]):
     return outcome(STUDY, {"mr": scores})
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_one_fold_has_no_standard_error_and_no_false_verdict():
     found = of(vanilla=finished(0.2), mixture=finished(0.2), point=finished(0.19))
     assert "nan" not in "".join(found.tables().values())
@@ -186,6 +187,7 @@ def test_one_fold_has_no_standard_error_and_no_false_verdict():
     assert "of our best method, on 1 of 1 (mr)." in text
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_verdicts_are_even_handed_and_paired():
     found = of(vanilla=finished(0.11, 0.30), mixture=finished(0.10, 0.30))
     assert "mixture − Vanilla SVGD, paired over folds: mr -0.50 ± 0.50 (level)." in "\n".join(STUDY.verdicts(found))
@@ -201,11 +203,13 @@ def test_step_sizes_that_are_none_are_refused():
         sampler("vanilla", 0.0, 1.0, 10)
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_methods_that_are_level_as_printed_are_all_bold():
     found = of(vanilla=finished(0.190001, 0.210001), mixture=finished(0.19, 0.21))
     assert found.tables()["error"].count("**18.00 ± 1.00**") == 2
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_tables_and_verdicts_say_who_is_best():
     found = of(vanilla=finished(0.20, 0.22), mixture=finished(0.19, 0.21), point=finished(0.24, 0.26))
     table = found.tables()["error"]

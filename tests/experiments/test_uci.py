@@ -297,6 +297,7 @@ def test_another_table_is_another_row_and_scores_that_are_not_finite_are_kept_as
     assert [row["mean"] for row in rows] == [None, None]
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_a_dataset_without_a_search_runs_with_the_settings_of_another_and_its_own_epochs():
     chosen = {"protein": {"sgld": setting(epochs=50)}}
     assert STUDY.setting(chosen, "year", "sgld", None) == setting(epochs=max(uci.EPOCHS["year"]))

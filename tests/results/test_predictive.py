@@ -74,6 +74,7 @@ def test_the_figure_has_a_panel_for_each_statistic_and_marks_extreme_ones(genera
     assert constant.axes[0].lines[0].get_color() != figure.axes[0].lines[0].get_color()
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

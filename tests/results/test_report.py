@@ -225,7 +225,7 @@ def test_warnings_of_the_run_stand_on_the_page_as_advice(tmp_path, result):
 
 def test_code_in_advice_is_code_on_the_page_and_nothing_in_it_is_markup(tmp_path, result):
     warned = dataclasses.replace(
-        result, warnings=(sk.Notice("steps", "raise `num_steps`, or `<b>`."),), message="see `fit`."
+        result, warnings=(sk.Notice("steps", "raise `num_steps`, or `<b>`."),), message=sk.Notice("note", "see `fit`.")
     )
     html = read(warned.report(tmp_path))
     assert "<li>Raise <code>num_steps</code>, or <code>&lt;b&gt;</code>.</li>" in html

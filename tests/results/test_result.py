@@ -54,7 +54,7 @@ def test_a_long_summary_is_cut_and_says_how_to_see_the_rest():
 
 
 def test_a_result_is_a_dozen_lines_on_a_console_and_in_a_notebook(result):
-    many = dataclasses.replace(result, warnings=tuple(f"this is wrong: {i}" for i in range(9)))
+    many = dataclasses.replace(result, warnings=tuple(sk.Notice("wrong", f"this is wrong: {i}") for i in range(9)))
     lines = repr(many).splitlines()
     assert len(lines) <= 12
     assert lines[0] == "Result: finished, 3 particles in 3 dimensions, 2 steps"
@@ -64,7 +64,7 @@ def test_a_result_is_a_dozen_lines_on_a_console_and_in_a_notebook(result):
     page = many._repr_html_()
     assert "weights[1]" in page
     assert page.count("<tr>") == 4
-    assert "<script" not in dataclasses.replace(result, warnings=("<script>: no",))._repr_html_()
+    assert "<script" not in dataclasses.replace(result, warnings=(sk.Notice("wrong", "<script>: no"),))._repr_html_()
 
 
 def test_scores_are_those_of_the_unconstrained_coordinates(result):
