@@ -341,6 +341,7 @@ def test_wrong_input_is_one_clear_line_and_exit_2(case, file, vector, tmp_path, 
     assert "\n" not in error
 
 
+@pytest.mark.thorough
 def test_parameters_that_the_density_does_not_use_are_named(vector, tmp_path):
     command = ["sample", f"{vector}:indexed", "--dim", "3", "--particles", "5", "--steps", "100", "--method", "vanilla"]
     done = run(*command, "--out", str(tmp_path / "p.npz"))

@@ -40,6 +40,7 @@ def entries(directory):
     return [path for path in directory.rglob("*-cache") if path.is_file()]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(reason="four processes, each of which imports JAX")
 def test_a_second_process_compiles_nothing_and_garbage_harms_nothing(tmp_path):
     first = run(XDG_CACHE_HOME=str(tmp_path))

@@ -45,6 +45,7 @@ def check_digests(case: RunCase) -> None:
         assert next(part for part in resume._PARTS if before.get(part) != now.get(part)) == case.part
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", [case for case in TRACED if case.quick], ids=lambda case: case.name)
 def test_another_program_is_told_apart_and_the_same_is_not(case):
     check_digests(case)

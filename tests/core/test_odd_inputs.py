@@ -96,6 +96,7 @@ def check(edge: str, kind: str) -> None:
         np.testing.assert_allclose(np.asarray(ours, np.float64), theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("edge", "kind"), SAMPLE)
 def test_an_odd_array_is_taken_right_or_refused_by_name(edge, kind):
     check(edge, kind)

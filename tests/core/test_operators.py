@@ -165,6 +165,7 @@ def largest_array(function, *arguments) -> int:
     return max(math.prod(map(int, shape.split(","))) for shape in shapes)
 
 
+@pytest.mark.every(2)
 @operator_cases
 def test_operator_is_the_matrix_it_states(case, key):
     operator = case.make(key)
@@ -174,7 +175,7 @@ def test_operator_is_the_matrix_it_states(case, key):
     np.testing.assert_allclose(operator.scale(), np.trace(matrix) / len(matrix), rtol=1e-13)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @operator_cases
 @pytest.mark.parametrize("symmetric", [False, True], ids=["cholesky", "symmetric root"])
 def test_metric_is_a_root_of_the_damped_matrix(case, symmetric, key):
@@ -307,7 +308,7 @@ def test_average_and_blend_of_equal_operators_change_nothing(case, key):
     np.testing.assert_allclose(blend, matrix, rtol=1e-13)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(6)
 @operator_cases
 def test_a_batch_of_metrics_under_vmap_is_every_metric_by_itself(case, key):
     operator_key, vector_key = jr.split(key)

@@ -229,6 +229,7 @@ def test_every_method_has_a_colour_and_no_figure_has_two_of_one():
         assert len(set(drawn)) == len(drawn)
 
 
+@pytest.mark.thorough
 def test_studies_import_where_nothing_can_be_installed():
     blocked = ("typer", "rich", "matplotlib", "sklearn", "pooch", "openpyxl", "jinja2")
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\n"

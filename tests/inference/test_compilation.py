@@ -70,6 +70,7 @@ def compiled():
     return get
 
 
+@pytest.mark.thorough
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "numbers"),

@@ -152,6 +152,7 @@ def test_a_gradient_that_is_none_is_warned_of_before_the_run(target, words, dtyp
         fit(target, particles=2 * draws(20, 2, dtype), num_steps=1)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     "target",

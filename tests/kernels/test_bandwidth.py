@@ -74,6 +74,7 @@ def test_sorting_is_exact(dtype, generator):
     assert_medians_are_numpys([2, 5, 16], dtype, generator, median_by_sorting)
 
 
+@pytest.mark.thorough
 @precisions
 def test_few_pairs_and_many_give_the_same_bandwidth_where_points_are_not_finite(dtype, generator, monkeypatch):
     points = generator.standard_normal((6, 9, 3)).astype(dtype)
@@ -216,6 +217,7 @@ def test_a_particle_that_is_not_a_number_leaves_no_bandwidth(dtype, generator):
         assert np.isnan(bandwidth(sk.Median(), jnp.asarray(points)))
 
 
+@pytest.mark.thorough
 @precisions
 def test_clusters_of_equal_size_take_no_longer_than_halving(dtype, generator, monkeypatch):
     points = 1e-3 * generator.standard_normal((100, 2)).astype(dtype)

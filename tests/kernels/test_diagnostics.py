@@ -55,7 +55,7 @@ def ksd2_and_pairs(kernel, points, scores, statistic):
     return sk.ksd2(points, scores, kernel, statistic), stein_kernel(kernel, points, scores)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @over(KERNEL_CASES, SOME_KERNELS - {"user"})
 def test_the_v_statistic_of_ksd_is_the_mean_of_the_stein_kernel(case: KernelCase, key):
     kernel_key, points_key = jr.split(key)

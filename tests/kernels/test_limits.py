@@ -113,7 +113,7 @@ LIMITS = [
 ]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("case", LIMITS, ids=lambda case: case.name)
 def test_in_the_limit_one_kernel_is_another(case: Limit, key):
     source = random_scored(key, N, D)
@@ -215,6 +215,7 @@ def log_concave(matrix, shift, x):
     return -0.5 * jnp.sum(u**2) - jnp.sum(jnp.log(jnp.cosh(u + 0.3 * jnp.roll(u, 1))))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["average", "mixture"])
 def test_a_step_with_the_hessian_and_the_median_bandwidth_is_affine_equivariant(kind, key):
     # Damping adds a multiple of I and is the one thing here that is not equivariant, so it is made negligible.
@@ -242,6 +243,7 @@ def test_mixture_weights_are_gaussian_responsibilities(temperature, key):
     assert_close(jnp.sum(jnp.exp(kernel.log_weights(x))), 1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weighting", ["exact", "euclidean"])
 def test_a_temperature_by_a_rule_is_the_mean_over_the_anchors_of_what_it_reads_off_their_distances(weighting, key):
     metric_key, points_key, source_key = jr.split(key, 3)

@@ -49,6 +49,7 @@ def on_chip(kernel, at, source: Scored, precision: str) -> jax.Array:
     return gpu.velocity_sums(kernel, at, source, digits, interpret=True).velocity(at)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 @pytest.mark.parametrize("backend", ["dense", "tiled"])
 def test_dense_and_tiled_are_the_definition(kernel, backend):
@@ -83,6 +84,7 @@ MORE_CASES = [
 ]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("shape", "kernel", "precision"),
     [*CASES, *[pytest.param(*case, marks=pytest.mark.thorough) for case in MORE_CASES]],
@@ -136,6 +138,7 @@ def test_the_gpu_kernel_passes_on_what_is_not_a_number(kernel, precision):
     assert np.all(np.isnan(on_chip(kernel, source.points, source, precision)))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("sd", "bandwidth"), [(1.0, 1.0), (1.0, 0.1), (10.0, 1.0)])
 def test_the_gpu_kernel_keeps_its_digits_in_a_narrow_bandwidth(sd, bandwidth):
     _, source = problem(100, 50, scale=sd)
@@ -307,7 +310,7 @@ def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
         radial_velocity(sk.RBF(1.0), at, source, backend="gpu")
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize(
     ("kernel", "precision", "d"),
     [

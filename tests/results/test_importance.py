@@ -171,6 +171,7 @@ def test_weights_are_of_the_density_in_unconstrained_coordinates_and_draws_in_co
     assert found.weights @ found.particles == pytest.approx(np.exp(0.5), abs=4 * np.sqrt((np.e - 1) * np.e / 500))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 def test_data_are_those_of_the_fit():
     posterior = sk.Posterior(lambda x: -0.5 * x**2, lambda x, y: -0.5 * (y - x) ** 2, 3)
@@ -182,6 +183,7 @@ def test_data_are_those_of_the_fit():
         sk.gaussian_psis(jr.key(1), result)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("as_installed")
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 def test_particles_that_give_no_gaussian_are_refused():

@@ -104,7 +104,7 @@ def assert_same_tree(actual, expected, rtol: float = 0.0):
         np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @sampler_cases
 def test_steps_depend_on_their_arguments_alone(case: SamplerCase, key):
     points = jr.normal(key, (N, D))
@@ -127,7 +127,7 @@ def test_state_keeps_its_structure_shapes_and_types(case: SamplerCase, dtype, ke
     assert {leaf.dtype for leaf in numbers} == {jnp.dtype(dtype)}
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(6)
 @some_samplers
 def test_mapped_steps_are_the_steps_of_every_seed(case: SamplerCase, key):
     points = jr.normal(key, (3, N, D))
@@ -138,6 +138,7 @@ def test_mapped_steps_are_the_steps_of_every_seed(case: SamplerCase, key):
         assert_same_tree(jax.tree.map(lambda leaf, lane=lane: leaf[lane], mapped), alone, rtol=1e-9)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", [case for case in SAMPLERS if case.equivariant], ids=lambda case: case.name)
 def test_permuting_the_particles_permutes_the_answer(case: SamplerCase, key):
     points = jr.normal(key, (N, D))
@@ -161,7 +162,7 @@ def test_degenerate_particles_move_by_finite_numbers(case: SamplerCase, degenera
     assert_finite(walk(key, case, DEGENERATE[degenerate](jr.normal(key, (N, D)))))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @some_samplers
 @pytest.mark.parametrize(("n", "d"), [(1, 2), (N, 1)], ids=["one particle", "one dimension"])
 def test_smallest_problems_move_by_finite_numbers(case: SamplerCase, n: int, d: int, key):

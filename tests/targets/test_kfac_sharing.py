@@ -58,7 +58,7 @@ def in_order(kfac: sk.Blocks) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(10)
 @pytest.mark.parametrize("case", NETWORKS, ids=lambda case: case.name)
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_factors_are_those_of_a_double_loop_over_examples_and_positions(case, sharing, generator):
@@ -194,7 +194,7 @@ NORMS = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_normalisations_have_the_fisher_information_of_each_unit(name, sharing, generator):

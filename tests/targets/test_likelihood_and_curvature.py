@@ -272,6 +272,7 @@ def test_curvature_of_linear_regression_is_the_posterior_precision(model, kind, 
     np.testing.assert_allclose(actual, precision, rtol=1e-10)
 
 
+@pytest.mark.every(2)
 @models(LOGISTIC, SOFTMAX)
 def test_fisher_in_natural_parameters_is_the_hessian_and_reads_no_label(model, key):
     data, point = model.draw(key)
@@ -341,6 +342,7 @@ curvature_cases = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.every(2)
 @curvature_cases
 def test_diagonal_curvature_is_the_diagonal_of_the_dense_one(model, kind, key):
     data, point = model.draw(key)

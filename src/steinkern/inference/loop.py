@@ -1,6 +1,7 @@
 """The compiled loop: takes steps, checks them, and records the history."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -114,13 +115,18 @@ def advance(
         tolerance = jnp.where(power == 1, options.tolerance, -1)  # a tempered step cannot converge
         state, farthest, shortened = _clip_moves(before, state, options.longest_move)
         after = _accept_or_reject(before, state, info, farthest, shortened, tolerance)
-        slot = (before.step - (last - num_steps)) // options.record_every
+        slot = jax.lax.div(before.step - (last - num_steps), options.record_every)
         line = Record(after.step, after.info, after.state.points if keep_points else None)
-        return after, jax.tree.map(lambda all_, one: all_.at[slot].set(one), records, line)
+        return after, jax.tree.map(partial(_write_line, slot), records, line)
 
     line = Record(loop.step, loop.info, loop.state.points if keep_points else None)
     records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), line)
     return jax.lax.while_loop(going, body, (loop, records))
+
+
+def _write_line(slot: Int[Array, ""], lines: Array, line: Array) -> Array:
+    # As an update of a slice: XLA compiles a scatter (`.at[slot].set`) into a loop of its own on a CPU.
+    return jax.lax.dynamic_update_index_in_dim(lines, line, slot, 0)
 
 
 def step_keys(key: Key, step: Int[Array, ""]) -> tuple[Key, Key]:
