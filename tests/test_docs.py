@@ -33,6 +33,7 @@ def sections_with_code(page: Path) -> dict[str, str]:
     return {title: code for title, code in codes.items() if code}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(reason="what everybody runs first")
 def test_the_first_lines_of_the_readme_run(single_precision, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)

@@ -155,6 +155,7 @@ def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_
     assert "of 2 observations lie in their own central 90% interval" in (tmp_path / "index.html").read_text("utf-8")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("heard")
 def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(vector, tmp_path, monkeypatch):
     command = ["sample", f"{vector}:f", "--dim", "2", "--particles", "5", "--steps", "40", "--method", "vanilla"]

@@ -102,6 +102,7 @@ def test_digests_are_those_of_another_process_that_traced_in_another_order():
     assert found[0] == found[1]
 
 
+@pytest.mark.thorough
 def test_a_combined_result_is_known_by_its_particles(tmp_path):
     # The first eight particles, whose log densities are compared as well, are the same in both.
     starts = np.random.default_rng(0).normal(size=(3, 9, 2))

@@ -284,6 +284,7 @@ def step_of_blackjax(key):
     return jax.jit(lambda key, x: algorithm.step(key, algorithm.init(x))[0].position)(key, jnp.asarray(START, float))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", KEYED)
 def test_a_legacy_key_draws_what_the_typed_one_draws(name, as_installed):
     np.testing.assert_allclose(KEYED[name](jr.PRNGKey(7)), KEYED[name](jr.key(7)), rtol=1e-12)

@@ -239,6 +239,7 @@ def test_kronecker_averages_and_blends_its_factors_and_its_shift(shifted, bias, 
     np.testing.assert_allclose(blend, mixed(0.3, 0.7, 0.0), rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shifted", [False, True], ids=["no shift", "shift"])
 def test_a_bias_is_the_last_column_of_its_layer_and_the_last_of_its_coordinates(shifted, key):
     operator_key, weight_key, bias_key = jr.split(key, 3)
@@ -300,6 +301,7 @@ def test_many_batched_factorisations_come_to_an_end_on_two_cores():
     assert math.isfinite(float(done.stdout))
 
 
+@pytest.mark.every(2)
 @operator_cases
 def test_average_and_blend_of_equal_operators_change_nothing(case, key):
     matrix = dense_matrix(case.make(key))

@@ -78,7 +78,7 @@ def test_every_trial_partitions_the_rows_seventy_ten_twenty():
     np.testing.assert_array_equal(ready(partitions=range(1)).train_rows[0], task.train_rows[0])
 
 
-@pytest.mark.every(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "own", "factor"),
     [

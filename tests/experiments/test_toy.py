@@ -149,6 +149,7 @@ def test_rows_hold_every_method_and_the_paired_differences(short_run):
         assert paired.stderr == pytest.approx(np.std(values[0] - values[1], ddof=1) / np.sqrt(3))
 
 
+@pytest.mark.thorough
 def test_table_and_verdicts_agree_with_the_rows(short_run):
     rows = {(row.method, row.metric): row for row in short_run.rows()}
     own = rows["mixture", "log_mmd2@30"]
@@ -164,6 +165,7 @@ def test_table_and_verdicts_agree_with_the_rows(short_run):
     assert lines[-1].endswith("on 1 of 1 (star)." if below else "on none.")
 
 
+@pytest.mark.thorough
 def test_verdict_says_so_where_a_rival_wins(short_run):
     scores = short_run.scores["star"]
     better = {name: values - 3 - 0.01 * np.arange(3) for name, values in scores["mixture"].items()}
@@ -178,6 +180,7 @@ def test_shown_iterations_hold_the_paper_s():
     assert Task(target, (0,), 10).iterations.max() == 10
 
 
+@pytest.mark.thorough
 def test_row_of_exact_draws_is_near_the_value_that_theory_gives(short_run):
     # E MMD² of n exact draws against the law is (1 − E k(x, x'))/n; Jensen puts the mean log below its log.
     assert -6.5 < short_run.row("star", "exact", "log_mmd2").mean < np.log(1 / 50)

@@ -117,7 +117,7 @@ def test_the_released_banana_is_symmetric_and_the_paper_one_is_not():
     assert abs(paper(left) - paper(right)) > 0.01
 
 
-@pytest.mark.every(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.thorough if "released" in name else []) for name in FORMULAS],
@@ -146,7 +146,7 @@ def test_the_star_moments_are_those_of_its_five_arms(name, key):
     np.testing.assert_allclose(draws.T @ draws / number, variance * np.eye(2), atol=4.5 * 3 * variance / number**0.5)
 
 
-@pytest.mark.every(2)
+@pytest.mark.thorough
 @every_target
 def test_draws_fall_into_coarse_cells_as_often_as_the_density_says(name, key):
     number, coarse = 50_000, 64

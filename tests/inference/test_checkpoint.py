@@ -270,6 +270,7 @@ def test_where_no_checkpoint_is_whole_the_run_starts_anew_and_says_so(finished, 
     assert_same_end(result, finished[1])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

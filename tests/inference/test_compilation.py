@@ -71,7 +71,6 @@ def compiled():
 
 
 @pytest.mark.thorough
-@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [

@@ -46,6 +46,7 @@ def test_particles_that_are_still_too_far_apart_are_warned_of():
         fit(lambda x: -0.5 * (x[0] ** 2 + 1e-4 * x[1] ** 2), sk.svgd(sk.RBF(1e8), optax.sgd(0.5)), start)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "sampler",
     [sk.svgd(), sk.matrix_svgd("average", sk.Hessian()), sk.ensemble(), sk.sgld(0.1)],
@@ -144,7 +145,7 @@ def cut_in_part(x):
 GRADIENTS = [(rounded, "exactly zero"), (cut_in_part, "not its slope"), (cut, "not its slope")]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("target", "words"), GRADIENTS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_gradient_that_is_none_is_warned_of_before_the_run(target, words, dtype):
@@ -209,6 +210,7 @@ def test_a_target_that_needs_double_precision_is_warned_of():
         fit(cancelling, particles=draws(20, 2, np.float32))
 
 
+@pytest.mark.thorough
 def test_a_target_that_needs_no_double_precision_is_quiet():
     fit(particles=draws(20, 2, np.float32))
     fit(cancelling)

@@ -63,6 +63,7 @@ def test_few_pairs_and_many_have_exactly_the_median_of_numpy(dtype, generator):
     assert_medians_are_numpys(range(2, 18), dtype, generator)
 
 
+@pytest.mark.thorough
 @precisions
 def test_the_search_for_many_pairs_is_exact_for_few_as_well(dtype, generator, monkeypatch):
     monkeypatch.setattr(module, "_FEW_PAIRS", 0)
@@ -182,7 +183,7 @@ def test_above_the_largest_number_particles_are_thinned_but_the_factor_counts_al
     np.testing.assert_allclose(bandwidth(sk.Median(largest=10), points), stated(points, 0.5 / math.log(11)), rtol=1e-10)
 
 
-@pytest.mark.every(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n", "d"), [(501, 2), (2000, 10)])
 def test_the_subsampled_median_has_the_stated_error(n, d, key):
     """The relative standard error is at most 5 percent by default.
@@ -209,6 +210,7 @@ def test_a_largest_number_that_forms_no_pair_is_refused(largest):
         sk.Median(largest=largest)
 
 
+@pytest.mark.every(2)
 @precisions
 def test_a_particle_that_is_not_a_number_leaves_no_bandwidth(dtype, generator):
     for n in (9, 40):  # few pairs, and many

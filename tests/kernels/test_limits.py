@@ -121,6 +121,7 @@ def test_in_the_limit_one_kernel_is_another(case: Limit, key):
         assert_close(actual, case.factor * expected)
 
 
+@pytest.mark.thorough
 def test_a_hot_mixture_is_the_mean_of_its_parts_divided_by_m(key):
     mixture_key, source_key = jr.split(key)
     # Weights differ from 1/m by a term in r²/T, so T = 1e14 leaves no trace at this tolerance.
@@ -194,6 +195,7 @@ def affine(points: jax.Array) -> jax.Array:
     return points @ MATRIX.T + SHIFT[None, :]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["average", "mixture"])
 def test_the_velocity_is_affine_equivariant(kind, key):
     mixture_key, source_key = jr.split(key)

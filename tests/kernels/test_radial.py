@@ -49,7 +49,7 @@ def on_chip(kernel, at, source: Scored, precision: str) -> jax.Array:
     return gpu.velocity_sums(kernel, at, source, digits, interpret=True).velocity(at)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 @pytest.mark.parametrize("backend", ["dense", "tiled"])
 def test_dense_and_tiled_are_the_definition(kernel, backend):
@@ -59,6 +59,7 @@ def test_dense_and_tiled_are_the_definition(kernel, backend):
     assert relative(found, by_pairs(adapted, at, source)) < 1e-12
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("rows", "columns"), [(7, 5), (1, 33), (64, 64)])
 def test_tiles_of_any_size_give_the_same_sums(rows, columns):
     at, source = problem(33, 3, jnp.float64)
@@ -84,7 +85,7 @@ MORE_CASES = [
 ]
 
 
-@pytest.mark.every(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("shape", "kernel", "precision"),
     [*CASES, *[pytest.param(*case, marks=pytest.mark.thorough) for case in MORE_CASES]],

@@ -157,6 +157,7 @@ def test_the_gaussian_of_the_particles_is_weighed_against_the_target():
     assert not sk.gaussian_psis(jr.key(1), narrow).reliable
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 def test_weights_are_of_the_density_in_unconstrained_coordinates_and_draws_in_constrained_ones():
     """If log(x) is standard normal, the Gaussian is exact in unconstrained coordinates, where positive x are logs."""

@@ -118,6 +118,7 @@ def one_mode(x):
     return -0.5 * jnp.sum((x - 1) ** 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "mean", "variance"), [(one_mode, 1.0, 1.0), (two_modes, 0.0, 2.75)], ids=["gaussian", "two modes"]
 )

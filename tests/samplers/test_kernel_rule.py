@@ -82,6 +82,7 @@ def test_plain_adapts_the_kernel_and_remembers_nothing(clouds):
         np.testing.assert_allclose(kernel.scalar.bandwidth, median(points), rtol=1e-12)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("refresh_every", [1, 3])
 def test_metric_is_the_running_average_at_the_last_refresh(decay, refresh_every, clouds):
@@ -94,6 +95,7 @@ def test_metric_is_the_running_average_at_the_last_refresh(decay, refresh_every,
     np.testing.assert_allclose([matrix_of(kernel.metric) for kernel in kernels], expected, rtol=1e-12)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("decay", "measure_every", "refresh_every"), [(0.7, 2, 2), (0.7, 2, 4), (1.0, 3, 3), (0.7, 1, 2), (0.0, 2, 2)]
 )

@@ -126,7 +126,7 @@ def run(key, sampler, points, second_moment, num_steps):
     return jax.lax.fori_loop(0, num_steps, move, state_of(sampler, points, 1, second_moment))
 
 
-@pytest.mark.every(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("sampler", "sizes"),
     [

@@ -114,6 +114,7 @@ def test_steps_depend_on_their_arguments_alone(case: SamplerCase, key):
     assert not np.array_equal(first[0].points, points)
 
 
+@pytest.mark.every(2)
 @sampler_cases
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
 def test_state_keeps_its_structure_shapes_and_types(case: SamplerCase, dtype, key):

@@ -125,7 +125,7 @@ def draw(generator, make, shape, number: int = 3):
     return network, jnp.asarray(generator.standard_normal((number, *shape)))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", EVERY_POSITION)
 def test_expand_is_exact_for_deep_linear_networks_with_a_gaussian_loss_at_every_position(name, generator):
     make, model, shape = EVERY_POSITION[name]
@@ -149,7 +149,7 @@ POOLED = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", POOLED)
 def test_reduce_is_exact_for_deep_linear_networks_with_a_gaussian_loss_of_the_mean_or_sum(name, generator):
     make, model, shape = POOLED[name]

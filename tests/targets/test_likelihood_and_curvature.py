@@ -208,6 +208,7 @@ def repaired(values: np.ndarray, repair: str | None, floor: float) -> np.ndarray
     return np.maximum(mended, floor * np.mean(np.abs(values)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("repair", "floor"), [("absolute", 0.0), ("absolute", 0.5), ("clip", 0.0), ("clip", 1e-3), (None, 0.5)]
 )
@@ -262,6 +263,7 @@ def test_diagonal_of_a_hessian_never_forms_a_square_matrix():
 # --------------------------------------------------------------------------------------------------------- closed forms
 
 
+@pytest.mark.every(2)
 @models(LINEAR, WIDE)
 @pytest.mark.parametrize("kind", ["hessian", "gauss-newton", "fisher"])
 def test_curvature_of_linear_regression_is_the_posterior_precision(model, kind, key):
@@ -284,6 +286,7 @@ def test_fisher_in_natural_parameters_is_the_hessian_and_reads_no_label(model, k
     assert again.log_density != fisher.log_density
 
 
+@pytest.mark.every(2)
 @models(LOGISTIC, SOFTMAX)
 @pytest.mark.parametrize("centred", [False, True], ids=["uncentred", "centred"])
 def test_empirical_fisher_is_the_sum_over_examples_of_outer_products(model, centred, key):
@@ -351,6 +354,7 @@ def test_diagonal_curvature_is_the_diagonal_of_the_dense_one(model, kind, key):
     np.testing.assert_allclose(diagonal, np.diag(np.diag(dense)), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.every(2)
 @curvature_cases
 def test_minibatch_estimates_average_to_those_of_the_full_data(model, kind, key):
     data, point = model.draw(key)

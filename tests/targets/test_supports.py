@@ -36,6 +36,7 @@ support_cases = pytest.mark.parametrize("case", SUPPORTS, ids=lambda case: case.
 leading_axes = pytest.mark.parametrize("shape", [(3,), (2, 1, 3)], ids=["vector", "leading axes"])
 
 
+@pytest.mark.every(2)
 @support_cases
 @leading_axes
 def test_unconstrain_undoes_constrain(case, shape, key):
@@ -45,12 +46,14 @@ def test_unconstrain_undoes_constrain(case, shape, key):
     np.testing.assert_allclose(eqx.filter_jit(case.support.unconstrain)(value), free, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.every(2)
 @support_cases
 def test_constrain_undoes_unconstrain(case):
     inside = jnp.array(case.inside)
     np.testing.assert_allclose(case.support.constrain(case.support.unconstrain(inside)), inside, rtol=1e-12)
 
 
+@pytest.mark.every(2)
 @support_cases
 @leading_axes
 def test_log_jacobian_is_the_log_determinant_of_the_autodiff_jacobian(case, shape, key):
