@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..core.description import described
 from ..core.types import check_choice
 from .journal import Journal
 from .methods import TITLES, Setting
@@ -132,11 +133,12 @@ class Study(abc.ABC):
         return f"{case}/{method}"
 
     def protocol(self, task: Any) -> dict[str, Any]:
-        """What a run does beyond its setting: a result is that of another run where any of this is another.
+        """What a run depends on besides its setting, as JSON: a finished run counts only while this is unchanged.
 
-        By default what the task's method `protocol` says, where it has one.
+        By default the task's `protocol()`; for a task without that method a description of the task, in which every
+        array is a digest.
         """
-        return task.protocol() if hasattr(task, "protocol") else {}
+        return task.protocol() if hasattr(task, "protocol") else {"task": described(task)}
 
     def made_from(self, method: str, setting: Setting, task: Any) -> dict[str, Any]:
         """What its result depends on."""
