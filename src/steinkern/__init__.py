@@ -78,6 +78,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the table of `_exports` is w
     from .results.prediction import Prediction as Prediction
     from .results.predictive import PredictiveCheck as PredictiveCheck
     from .results.predictive import predictive_check as predictive_check
+    from .results.result import ChainHistory as ChainHistory
     from .results.result import DivergedError as DivergedError
     from .results.result import Faults as Faults
     from .results.result import History as History

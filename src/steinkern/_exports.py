@@ -41,7 +41,7 @@ _NAMES_OF = {
     "results.loading": "load",
     "results.prediction": "Prediction",
     "results.predictive": "PredictiveCheck predictive_check",
-    "results.result": "DivergedError Faults History Result Status",
+    "results.result": "ChainHistory DivergedError Faults History Result Status",
     "results.verdict": "Verdict",
     "samplers.ensemble": "Ensemble ensemble",
     "samplers.half_bayesian": "HalfBayesian half_bayesian",

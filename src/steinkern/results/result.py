@@ -22,6 +22,7 @@ from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
 from .absent import AbsentSampler
 from .groups import arviz_data
+from .outcome import ChainHistory as ChainHistory
 from .outcome import Faults as Faults
 from .outcome import History as History
 from .outcome import Status as Status

@@ -56,10 +56,8 @@ def record_of(
         drawn=by_name(result.particles),
         frames=None if recorded is None else Frames(history.step[kept], by_name(recorded)),
         traces={
-            "velocity norm": Trace(history.step, history.velocity_norm),
+            **{name: Trace(history.step, values) for name, values in history.traces().items()},
             "KSD": _discrepancy(result, recorded, history.step[kept], data),
-            "Stein ratio": Trace(history.step, history.stein_ratio),
-            "step size": Trace(history.step, history.step_size),
         },
         advice=result.warnings,
         check=result.verdict.sentence(),
