@@ -3,7 +3,7 @@
 The function runs four stages; `docs/default.md` has their rules and the evidence for them.
 
 1. `start`: fits the Gaussian nearest to the target (`gaussian`) by Newton's method on clouds of points, and looks for
-   mass that chains started from it would not reach (`other_parts`).
+   mass that chains started from it would not reach (`second_component`).
 2. `chains`: runs a hundred Hamiltonian chains in a common metric from draws of this Gaussian, until their means and
    standard deviations have converged (`convergence`).
 3. `particles`: estimates means and covariances from the draws, with control variates (`control_variates`), and computes

@@ -18,8 +18,8 @@ from ...core.programs import compiled
 from ...core.types import Batch, Scalar, cast_like
 from ...samplers.hamiltonian import ChainState, Hamiltonian, Noise
 from ...targets.target import AbstractTarget
-from .convergence import drifting, mixing, settled
-from .properness import quartile_range, running_away
+from .convergence import are_drifting, have_settled, measure_mixing
+from .properness import is_running_away, quartile_range
 from .randomness import transition_noise
 from .start import Start
 from .whitening import Whitening, eigh
@@ -53,10 +53,10 @@ class Draws(NamedTuple):
         """The share of jumps to points at which the log density is not finite."""
         return float(np.sum(self.outside)) / max(1, len(self.leaps) * (self.acceptance.shape[1] // 2))
 
-    def thinned(self, every: int) -> "Draws":
-        """Every `every`-th draw."""
+    def take_every(self, number: int) -> "Draws":
+        """The draws of every `number`-th transition."""
         return self._replace(
-            **{name: getattr(self, name)[every - 1 :: every] for name in ("points", "log_densities", "scores")}
+            **{name: getattr(self, name)[number - 1 :: number] for name in ("points", "log_densities", "scores")}
         )
 
 
@@ -156,23 +156,23 @@ def run_chains(
     with interruptible(_NOTICE) as interrupt:
         for _ in range(_WARM_UPS):
             state, step, draws = take(state, rate=1.0)
-            if running_away(spreads):
+            if is_running_away(spreads):
                 return end([draws])
-            sampler = Hamiltonian(measured_metric(draws, start.nearest.precision), step)
+            sampler = Hamiltonian(estimate_metric(draws, start.nearest.precision), step)
         for turn in range(MOST_ROUNDS):
             state, _, draws = take(state, rate=0.0)
-            rounds.append(draws.thinned(thinning))
-            if interrupt.requested or running_away(spreads):
+            rounds.append(draws.take_every(thinning))
+            if interrupt.requested or is_running_away(spreads):
                 break
             # Stopping at intermediate checks is biased towards rounds that under-sample the tails.
             if _HARD <= turn < MOST_ROUNDS - 1:
                 continue
-            seen = mixing(np.concatenate([part.points for part in rounds]))
-            if len(rounds) >= _LEAST_ROUNDS and settled(seen):
+            seen = measure_mixing(np.concatenate([part.points for part in rounds]))
+            if len(rounds) >= _LEAST_ROUNDS and have_settled(seen):
                 break
             if turn + 1 == _HARD:  # drop the draws of the longer steps, which hardly reached the narrow regions
                 sampler, rounds = Hamiltonian(sampler.metric, _halve(sampler.step_size)), []
-            elif len(rounds) >= 4 and drifting(seen):  # the first half is still warm-up
+            elif len(rounds) >= 4 and are_drifting(seen):  # the first half is still warm-up
                 rounds = rounds[len(rounds) // 2 :]
         return end(rounds)
 
@@ -206,7 +206,7 @@ def one_round(
     return state, jnp.exp(log_step), draws
 
 
-def measured_metric(draws: Draws, precision: np.ndarray) -> AbstractMetric:
+def estimate_metric(draws: Draws, precision: np.ndarray) -> AbstractMetric:
     """The inverse covariance of the later half of the draws, shrunk to the Gaussian's, which counts as d draws."""
     half = np.asarray(draws.points, np.float64)[len(draws.points) // 2 :]
     points = half.reshape(-1, half.shape[-1])

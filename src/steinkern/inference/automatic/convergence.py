@@ -29,7 +29,7 @@ class Mixing(NamedTuple):
     """R-hat of Gelman and Rubin: the spread of all draws over that within chains, near 1 after convergence."""
 
 
-def mixing(points: np.ndarray) -> Mixing:
+def measure_mixing(points: np.ndarray) -> Mixing:
     """The diagnostics of draws with axes (transition, chain, coordinate)."""
     t, n, _ = points.shape
     mean = points.mean(axis=(0, 1))
@@ -51,7 +51,7 @@ def mixing(points: np.ndarray) -> Mixing:
     return Mixing(error(unit), error(squares), np.maximum(drift(unit), drift(squares)), r_hat)
 
 
-def settled_error(hard: bool) -> float:
+def largest_settled_error(hard: bool) -> float:
     """The largest standard error of converged means and spreads, in standard deviations.
 
     It is halved where the chains needed many rounds: rarely visited narrow regions make the stated errors too small.
@@ -59,12 +59,12 @@ def settled_error(hard: bool) -> float:
     return ENOUGH / 2 if hard else ENOUGH
 
 
-def settled(found: Mixing) -> bool:
+def have_settled(found: Mixing) -> bool:
     """Whether the standard errors of means and standard deviations are small and nothing drifts."""
     worst = float(max(found.mean_error.max(), found.sd_error.max()))
-    return worst <= ENOUGH and not drifting(found)
+    return worst <= ENOUGH and not are_drifting(found)
 
 
-def drifting(found: Mixing) -> bool:
+def are_drifting(found: Mixing) -> bool:
     """Whether the mean or spread of some coordinate differs between the halves of the draws."""
     return bool(found.drift.max() > _DRIFT)

@@ -79,7 +79,7 @@ def nearest_gaussian(
 
 def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.ndarray) -> Gaussian:
     """The Gaussian after one round of the search."""
-    wanted, least = _wanted(now, curvature)
+    wanted, least = _wanted_precision(now, curvature)
     move = _solve(wanted, _mean_of_finite(cloud.scores))
     shares = 0.5 ** np.arange(CLOUDS)
     means = now.mean + shares[:, None] * move
@@ -136,7 +136,7 @@ def _solve(precision: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return whitening.unwhiten(whitening.pull_scores(vector))
 
 
-def _wanted(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray, float]:
+def _wanted_precision(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray, float]:
     """The curvature made positive definite, and its least eigenvalue relative to the current precision.
 
     Eigenvalues become their absolute values, and at least 1/16; while widening, negative eigenvalues become 1/16.

@@ -119,7 +119,7 @@ def _recorded_lines(lines: Lines, num_particles: int) -> tuple[np.ndarray, Array
     return kept, jax.device_put(lines.points[rows].reshape(len(rows), -1, lines.points.shape[-1])[:, :num_particles])
 
 
-def constrained(target: AbstractTarget, points: np.ndarray) -> PyTree:
+def constrain_points(target: AbstractTarget, points: np.ndarray) -> PyTree:
     """These points in constrained coordinates."""
     return jax.tree.map(np.asarray, _constrain(target, jax.device_put(points)))
 

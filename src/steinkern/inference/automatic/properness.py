@@ -51,7 +51,7 @@ def quartile_range(points: object) -> np.ndarray:
     return np.asarray(high - low)
 
 
-def running_away(spreads: list[np.ndarray]) -> bool:
+def is_running_away(spreads: list[np.ndarray]) -> bool:
     """Whether the chains diverge to infinity, by their interquartile ranges in all rounds so far.
 
     The quartiles of a proper density converge, however heavy its tails are.

@@ -12,9 +12,9 @@ from ...core.types import Points, Scalar
 from ...kernels.bandwidth import Median
 from ...kernels.diagnostics import ksd2
 from .chains import Chains, Draws
-from .convergence import Mixing, drifting, mixing, settled_error
-from .other_parts import has_been_seen
+from .convergence import Mixing, are_drifting, largest_settled_error, measure_mixing
 from .particles import Placement
+from .second_component import has_been_visited
 from .start import Start
 from .whitening import Whitening
 
@@ -142,14 +142,14 @@ def check(
     random: np.random.Generator, start: Start, chains: Chains, placement: Placement
 ) -> tuple[Quality, tuple[Notice, ...]]:
     """Measure the quality of the particles, and make the warnings."""
-    seen = mixing(chains.draws.points)
+    seen = measure_mixing(chains.draws.points)
     quality = measure_quality(random, placement, chains, seen)
     if chains.stopped:  # the other warnings need chains that were not cut short
         cut = f"Ctrl-C cut the chains short, after {len(chains.draws.leaps)} transitions: means and spreads may be off."
         return quality, (Notice("interrupted", cut),)
-    warnings = tuple(concerns(quality, seen, placement, chains, start.names))
+    warnings = tuple(find_concerns(quality, seen, placement, chains, start.names))
     other = start.other
-    if other is not None and not has_been_seen(other, chains.draws.points):
+    if other is not None and not has_been_visited(other, chains.draws.points):
         warnings = (other.notice(), *warnings)
     return quality, warnings
 
@@ -190,7 +190,7 @@ def _stated_errors(
     steps = whitening.steps()
     variance = np.sum(steps * (estimates.covariance @ steps), axis=0)
     mean_error, sd_error = estimates.mean_error / sd, estimates.variance_error / (2 * sd**2)
-    if slow is not None and max(slow.mean_error.max(), slow.sd_error.max()) > settled_error(hard=True):
+    if slow is not None and max(slow.mean_error.max(), slow.sd_error.max()) > largest_settled_error(hard=True):
         mean_error, sd_error = 2 * slow.mean_error, 2 * slow.sd_error
     mean_error = np.hypot(mean_error, (points.mean(axis=0) - mean) / sd)
     if len(points) > 1:
@@ -204,7 +204,7 @@ def _standard_deviations(draws: Draws) -> np.ndarray:
     return np.asarray(np.where(sd > 0, sd, 1))
 
 
-def stay_apart(values: np.ndarray) -> bool:
+def are_in_separate_modes(values: np.ndarray) -> bool:
     """Whether chains, axes (transition, chain), are in separate modes, by the R-hat of the ranks of their values.
 
     Ranks (Vehtari et al., 2021) are robust to a few chains with large values in a heavy tail or in the wide part of a
@@ -216,7 +216,7 @@ def stay_apart(values: np.ndarray) -> bool:
     return bool(ranks.var() > _RANKS_APART**2 * by_chain.var(axis=0).mean())
 
 
-def concerns(
+def find_concerns(
     quality: Quality, seen: Mixing, placement: Placement, chains: Chains, names: list[str]
 ) -> Iterator[Notice]:
     """The warnings about a result, each with its reason and advice.
@@ -228,7 +228,7 @@ def concerns(
         chains: the chains and their draws.
         names: the names of the coordinates.
     """
-    draws, enough, many = chains.draws, settled_error(chains.hard), len(placement.points) >= _MANY
+    draws, enough, many = chains.draws, largest_settled_error(chains.hard), len(placement.points) >= _MANY
     mean_errors = placement.estimates.mean_error / _standard_deviations(draws)
     by_chain = np.mean(draws.acceptance, axis=0)
     points = draws.points
@@ -242,7 +242,7 @@ def concerns(
     if quality.r_hat > _APART:
         place = int(np.argmax(seen.r_hat))
         where = names[place]
-        if stay_apart(points[:, :, place]):
+        if are_in_separate_modes(points[:, :, place]):
             yield Notice(
                 "modes-apart",
                 f"chains stay apart in {where!r} (R-hat {quality.r_hat:.2f}): there are separate modes, and how much "
@@ -255,7 +255,7 @@ def concerns(
                 f"chains move slowly in {where!r} (R-hat {quality.r_hat:.2f}): its mean and spread are not settled. A "
                 "funnel does that, as in a hierarchy that is not well informed: write it non-centred.",
             )
-    elif unsettled or drifting(seen):
+    elif unsettled or are_drifting(seen):
         yield Notice(
             "not-settled",
             f"means and spreads are not settled, least of all in {worst!r} (standard errors up to "

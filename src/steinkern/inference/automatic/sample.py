@@ -25,9 +25,9 @@ from ...targets.target import AbstractTarget, as_target
 from ..arguments import as_count
 from .chains import MOST_ROUNDS, Chains, run_chains
 from .closure_graph import names_in
-from .particles import Placement, constrained, is_recorded, place_particles
+from .particles import Placement, constrain_points, is_recorded, place_particles
 from .precision import bind, double_precision, in_shapes
-from .properness import NOT_FINITE, no_mass_kept, running_away
+from .properness import NOT_FINITE, is_running_away, no_mass_kept
 from .quality import Cost, Quality, check
 from .randomness import generators
 from .start import Start, find_start
@@ -195,7 +195,7 @@ def _run(key: Key, target: AbstractTarget, starts: Iterable[PyTree], data: Batch
         return _without_posterior(target, start.problem, start.chains.points, num_particles, start)
     bar.set_description_str("chains")
     chains = run_chains(for_chains, target, start, data, is_recorded(num_particles, len(start.vector)), bar)
-    if running_away(chains.spreads):
+    if is_running_away(chains.spreads):
         problem = no_mass_kept(chains.spreads, chains.draws.log_densities, start.names)
         return _without_posterior(target, problem, chains.draws.points[-1], num_particles, start, chains)
     placement = place_particles(for_particles, target, data, chains, num_particles)
@@ -212,7 +212,7 @@ def _without_posterior(
     points = np.asarray(points)[:num_particles]
     whole = np.isfinite(points).all(axis=1, keepdims=True)
     points = np.where(whole, points, start.vector if chains is None else chains.draws.points[-1, 0])
-    particles = constrained(target, points)
+    particles = constrain_points(target, points)
     return _Run(start, chains, problem=problem, particles=particles, points=points)
 
 

@@ -15,10 +15,10 @@ from ...samplers.hamiltonian import ChainState, Hamiltonian
 from ...targets.target import AbstractTarget
 from .evaluation import Cloud, Evaluator
 from .gaussian import Gaussian, nearest_gaussian
-from .other_parts import OtherPart, look_for_another_part
 from .precision import in_shapes
 from .properness import no_mass_found
 from .randomness import even_noise
+from .second_component import SecondComponent, find_second_component
 
 _CHAINS = 100
 _PARTICLES_A_CHAIN = 10  # there are more than 100 chains for more than 1,000 particles
@@ -34,7 +34,7 @@ class Start:
     """The caller's start, in unconstrained coordinates."""
     nearest: Gaussian
     chains: ChainState
-    other: OtherPart | None
+    other: SecondComponent | None
     """Mass that these chains may not reach; `None` where none was found."""
     spent: np.ndarray
     """The numbers of values, gradients, Hessians and sequential batches."""
@@ -75,7 +75,7 @@ def find_start(
     names = _names(start, d)
     nearest, cloud = nearest_gaussian(evaluator, vector)
     problem = no_mass_found(evaluator, nearest, vector, names)
-    other = None if problem else look_for_another_part(evaluator, nearest)
+    other = None if problem else find_second_component(evaluator, nearest)
     spent, number = evaluator.spent, max(_CHAINS, -(-num_particles // _PARTICLES_A_CHAIN))
     dtype = jax.tree.leaves(start)[0].dtype
     if number == _CHAINS or problem:

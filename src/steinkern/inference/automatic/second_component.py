@@ -22,7 +22,7 @@ _LEAST_SHARE = 0.01  # the least share of the mass that is reported
 _MOST_ROUNDS = 20  # of the search for a second Gaussian
 
 
-class OtherPart(NamedTuple):
+class SecondComponent(NamedTuple):
     """A second Gaussian that is a local optimum of the evidence lower bound, and the first."""
 
     first: Gaussian
@@ -49,7 +49,7 @@ def scales() -> np.ndarray:
     return 2.0 ** (np.arange(-_HALVINGS, _HALVINGS + 1) / 2)
 
 
-def look_for_another_part(evaluator: Evaluator, nearest: Gaussian) -> OtherPart | None:
+def find_second_component(evaluator: Evaluator, nearest: Gaussian) -> SecondComponent | None:
     """Search for a second Gaussian around the mean of the nearest one, then around the point of highest density.
 
     The second search is needed because a narrow component need not be centred at the mean.
@@ -97,7 +97,7 @@ def _at(bounds: np.ndarray, place: int) -> float:
     return float(bounds[place]) if 0 <= place < len(bounds) else -np.inf
 
 
-def _compare(first: Gaussian, second: Gaussian) -> OtherPart | None:
+def _compare(first: Gaussian, second: Gaussian) -> SecondComponent | None:
     """The second Gaussian; `None` where it has too little mass or the width of the first."""
     d = len(first.mean)
     wider = first.whitening.log_determinant() - second.whitening.log_determinant()
@@ -106,10 +106,10 @@ def _compare(first: Gaussian, second: Gaussian) -> OtherPart | None:
     share = 1 / (1 + np.exp(-np.clip(ahead, -50, 50)))
     if not second.settled or share < _LEAST_SHARE or 0.5 < ratio < 2:
         return None
-    return OtherPart(first, second, ratio, float(share))
+    return SecondComponent(first, second, ratio, float(share))
 
 
-def has_been_seen(part: OtherPart, points: np.ndarray) -> bool:
+def has_been_visited(part: SecondComponent, points: np.ndarray) -> bool:
     """Whether at least a fifth of the expected share of the draws, (transition, chain, coordinate), lies in it."""
     draws = points.reshape(-1, points.shape[-1])
     first, second = (_log_mass(gaussian, draws) for gaussian in (part.first, part.second))
