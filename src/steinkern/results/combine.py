@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.notices import Notice
-from .absent import AbsentTarget
+from .placeholders import AbsentTarget
 from .result import Faults, History, Result, Status
 from .verdict import not_judged
 

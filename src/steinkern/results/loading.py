@@ -15,7 +15,7 @@ from ..core.encoding import class_of_tree, decode, decode_fields, decode_tree, l
 from ..core.programs import compiled
 from ..core.types import LogDensityFunction, Points, PyTree
 from ..targets.target import AbstractTarget, as_target
-from .absent import AbsentSampler, AbsentTarget
+from .placeholders import AbsentSampler, AbsentTarget
 from .report.saved import bounded
 from .result import ChainHistory, Result
 from .saving import encoded_fields

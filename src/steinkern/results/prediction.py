@@ -15,7 +15,7 @@ from ..core.programs import compiled
 from ..core.types import Batch, PyTree, check_callable, check_count, is_concrete, is_real_number
 from ..targets.checks import batch_length
 from ..targets.likelihood import AbstractLikelihood
-from .classes import ClassProbabilities
+from .class_probabilities import ClassProbabilities
 
 _ROWS_AT_A_TIME = 1024  # where only moments are kept
 

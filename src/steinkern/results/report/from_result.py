@@ -12,7 +12,7 @@ from ...core.files import environment
 from ...core.programs import compiled
 from ...core.types import Batch, KeyLike, PyTree
 from ...targets.target import AbstractTarget
-from ..absent import AbsentTarget
+from ..placeholders import AbsentTarget
 from .facts import target_name
 from .record import Frames, Record, Trace, by_name, chosen_lines, discrepancy, shared_in_words
 
