@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.notices import Fragment, Notice, Phrase
+from ..core.reprs import ShortRepr
 from ..core.types import PyTree
 
 
@@ -20,8 +21,8 @@ class Status(enum.Enum):
     DIVERGED = "diverged"
 
 
-@dataclass(frozen=True)
-class History:
+@dataclass(frozen=True, repr=False)
+class History(ShortRepr):
     """Diagnostics recorded every `record_every` steps: arrays with one entry for each record.
 
     Whenever there are more than 65,536 records, every second one is dropped. `step` holds the steps of the records that
@@ -44,8 +45,8 @@ class History:
         return {"velocity norm": self.velocity_norm, "Stein ratio": self.stein_ratio, "step size": self.step_size}
 
 
-@dataclass(frozen=True)
-class ChainHistory:
+@dataclass(frozen=True, repr=False)
+class ChainHistory(ShortRepr):
     """Diagnostics of the chains of `sample`: arrays with one entry for each of up to 60 transitions, the last included.
 
     The last record of `particles` holds the particles of the result; those before hold the chains.

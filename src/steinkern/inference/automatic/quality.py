@@ -8,6 +8,7 @@ import numpy as np
 
 from ...core.notices import Notice, Phrase
 from ...core.programs import compiled
+from ...core.reprs import ShortRepr
 from ...core.types import Points, Scalar
 from ...kernels.bandwidth import Median
 from ...kernels.diagnostics import ksd2
@@ -53,8 +54,8 @@ class Cost:
         return self.values + self.gradients + dimension * self.hessians
 
 
-@dataclass(frozen=True)
-class Quality:
+@dataclass(frozen=True, repr=False)
+class Quality(ShortRepr):
     """Measures of how well the particles represent the target."""
 
     ksd: float
