@@ -1,6 +1,6 @@
 """The second stage: Hamiltonian chains from the nearest Gaussian, until their means and spreads have converged.
 
-Two rounds of warm-up adapt the step size and then measure the metric, the inverse covariance of the draws.
+Each of two rounds of warm-up adapts the step size and then estimates the metric, the inverse covariance of the draws.
 """
 
 import math
