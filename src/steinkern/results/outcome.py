@@ -17,7 +17,7 @@ class Status(enum.Enum):
     CONVERGED = "converged"
     FINISHED = "finished"
     STOPPED = "stopped"
-    """Stopped by Ctrl-C."""
+    """Stopped by Ctrl-C, or because a checkpoint could not be written."""
     DIVERGED = "diverged"
 
 
