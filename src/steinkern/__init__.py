@@ -167,7 +167,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for a known one
             _warnings.warn(f"`steinkern.{name}` is now `steinkern.{new}`.", DeprecationWarning, stacklevel=2)
             return _import_public(new)
         else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            module = _sys.modules[__name__]  # Python suggests a name of the module where the error holds both
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=module)
         globals()[name] = value  # the next use does not come here
         return value
 
