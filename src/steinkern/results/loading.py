@@ -55,6 +55,8 @@ def load(
     Raises:
         ValueError: the file is not a readable result, or `like` or `target` do not fit it.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"`path` must be a file that `result.save(path)` wrote, got {path!r}.")
     place = Path(path)
     try:
         contents = read(place, kind="result")
