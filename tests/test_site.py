@@ -157,7 +157,7 @@ def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
     for name in ("start_warnings", "run_warnings"):
         assert all(f"\nCode `{code}`.\n" in page for code in notices_of(f"inference/{name}"))
     sample_page = (ROOT / "docs" / "default.md").read_text()
-    for name in ("quality", "other_parts"):
+    for name in ("quality", "second_component"):
         assert all(f"`{code}`" in sample_page for code in notices_of(f"inference/automatic/{name}"))
     for field in sk.Faults.__dataclass_fields__:
         assert f"| `{field}` |" in page or field == "largest_damping", field

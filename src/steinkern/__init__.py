@@ -68,16 +68,17 @@ if TYPE_CHECKING:  # for type checkers and editors; the table of `_exports` is w
     from .kernels.scalar import RBF as RBF
     from .kernels.scalar import AbstractScalarKernel as AbstractScalarKernel
     from .results import plot as plot
-    from .results.classes import ClassCalibration as ClassCalibration
-    from .results.classes import ClassProbabilities as ClassProbabilities
+    from .results.class_probabilities import ClassCalibration as ClassCalibration
+    from .results.class_probabilities import ClassProbabilities as ClassProbabilities
     from .results.combine import combine as combine
     from .results.importance import PSIS as PSIS
     from .results.importance import gaussian_psis as gaussian_psis
     from .results.importance import psis as psis
     from .results.loading import load as load
     from .results.prediction import Prediction as Prediction
-    from .results.predictive import PredictiveCheck as PredictiveCheck
-    from .results.predictive import predictive_check as predictive_check
+    from .results.predictive_check import PredictiveCheck as PredictiveCheck
+    from .results.predictive_check import predictive_check as predictive_check
+    from .results.result import ChainHistory as ChainHistory
     from .results.result import DivergedError as DivergedError
     from .results.result import Faults as Faults
     from .results.result import History as History
@@ -166,7 +167,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for a known one
             _warnings.warn(f"`steinkern.{name}` is now `steinkern.{new}`.", DeprecationWarning, stacklevel=2)
             return _import_public(new)
         else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            module = _sys.modules[__name__]  # Python suggests a name of the module where the error holds both
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=module)
         globals()[name] = value  # the next use does not come here
         return value
 

@@ -15,6 +15,7 @@ MOVED = {
     "automatic.quality": "inference.automatic.quality",
     "automatic.sample": "inference.automatic.sample",
     "bandwidth": "kernels.bandwidth",
+    "caution": "core.types",
     "checkpoint": "core.checkpoint",
     "combine": "results.combine",
     "curvature": "targets.curvature",

@@ -49,6 +49,13 @@ def test_a_fifth_study_goes_through_the_driver(tmp_path, monkeypatch):
     assert driver.reproduce(FIFTH, tmp_path, progress=lambda text: None) == report
 
 
+def test_a_finished_run_of_another_task_is_run_again(tmp_path):
+    report = driver.reproduce(FIFTH, tmp_path, figures=False, progress=lambda text: None)
+    other = driver.reproduce(FIFTH, tmp_path, figures=False, progress=lambda text: None, draws=5)
+    assert other != report
+    assert driver.reproduce(FIFTH, tmp_path, figures=False, progress=lambda text: None) == report
+
+
 def test_a_fifth_study_is_a_command_with_its_options(tmp_path):
     app = typer.Typer()
     app.command()(command(FIFTH))

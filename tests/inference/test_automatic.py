@@ -61,6 +61,9 @@ def test_the_history_holds_the_chains_and_at_its_end_the_particles(on_a_gaussian
     assert history.particles.shape == (len(history.step), 100, 2)
     assert history.particles.dtype == on_a_gaussian.particles.dtype
     np.testing.assert_array_equal(history.particles[-1], on_a_gaussian.particles)
+    assert history.mean_score.shape == history.step_size.shape == history.step.shape
+    with pytest.warns(DeprecationWarning, match="`velocity_norm` of a result of `sample` is now `mean_score`"):
+        np.testing.assert_array_equal(history.velocity_norm, history.mean_score)
     clouds = np.asarray(history.particles)[len(history.step) // 2 : -1]  # 100 draws each: their means within 5 errors
     assert np.abs((clouds.mean(axis=1) - MEAN) / SDS).max() < 0.5
 
@@ -68,7 +71,7 @@ def test_the_history_holds_the_chains_and_at_its_end_the_particles(on_a_gaussian
 def test_the_page_speaks_of_chains_not_of_particles_that_move(on_a_gaussian, tmp_path):
     page = on_a_gaussian.report(tmp_path).read_text(encoding="utf-8")
     assert '"trail":0' in page
-    assert "Mean gradient" in page
+    assert "Mean score" in page
     assert "Leapfrog step" in page
     assert "the nearest Gaussian, Hamiltonian chains from it" in page
     assert "as the particles come to rest" not in page

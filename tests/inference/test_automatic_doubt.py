@@ -13,10 +13,10 @@ from steinkern.core.metric import DenseMetric
 from steinkern.inference.automatic.control_variates import moments_by_stein
 from steinkern.inference.automatic.evaluation import Evaluator
 from steinkern.inference.automatic.gaussian import nearest_gaussian
-from steinkern.inference.automatic.other_parts import has_been_seen, look_for_another_part, second_scale
-from steinkern.inference.automatic.properness import running_away
-from steinkern.inference.automatic.quality import stay_apart
+from steinkern.inference.automatic.properness import is_running_away
+from steinkern.inference.automatic.quality import are_in_separate_modes
 from steinkern.inference.automatic.randomness import even_noise
+from steinkern.inference.automatic.second_component import find_second_component, has_been_visited, second_scale
 from tests import calibration
 
 
@@ -53,23 +53,23 @@ def two_parts(share, centre, narrow, wide, d):
 def test_separate_modes_are_told_from_chains_far_out_in_a_tail():
     noise = np.random.default_rng(0).normal(size=(100, 100))
     modes = noise + 10.0 * (np.arange(100) < 10)  # a tenth of the chains elsewhere
-    assert stay_apart(modes)
+    assert are_in_separate_modes(modes)
     # A funnel: every chain has a width of its own, and those in the wide end go far out.
     widths = np.exp(3 * np.random.default_rng(1).normal(size=100) / 2)
-    assert not stay_apart(widths * noise)
+    assert not are_in_separate_modes(widths * noise)
 
 
 def test_spreads_that_double_again_and_again_are_a_runaway():
     def spreads(*sizes):
         return [np.array([1.0, size]) for size in sizes]
 
-    assert running_away(spreads(1.0, 1e2, 1e4, 1e6))
-    assert running_away(spreads(1.0, np.inf))
-    assert running_away(spreads(1.0, np.nan))
-    assert not running_away(spreads(1.0, 1e2, 1e4))  # it may still come to rest
-    assert not running_away(spreads(1.0, 1e4, 1e4, 1.1e4, 1e4))  # from a narrow part to a wide one
-    assert not running_away(spreads(4.4, 6.4, 7.2, 8.3, 9.2, 9.0, 11.0, 12.0, 8.6))  # heavy tails
-    assert not running_away(spreads(1.0, 3.0, 9.0, 27.0))
+    assert is_running_away(spreads(1.0, 1e2, 1e4, 1e6))
+    assert is_running_away(spreads(1.0, np.inf))
+    assert is_running_away(spreads(1.0, np.nan))
+    assert not is_running_away(spreads(1.0, 1e2, 1e4))  # it may still come to rest
+    assert not is_running_away(spreads(1.0, 1e4, 1e4, 1.1e4, 1e4))  # from a narrow part to a wide one
+    assert not is_running_away(spreads(4.4, 6.4, 7.2, 8.3, 9.2, 9.0, 11.0, 12.0, 8.6))  # heavy tails
+    assert not is_running_away(spreads(1.0, 3.0, 9.0, 27.0))
 
 
 # Densities without finite mass, and those that only look so.
@@ -168,16 +168,16 @@ def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other():
         look = evaluator(target, np.full(d, start), noise)
         first, _ = nearest_gaussian(look, np.full(d, start))
         before = look.spent.copy()
-        part = look_for_another_part(look, first)
+        part = find_second_component(look, first)
         assert part.ratio == pytest.approx(ratio, rel=0.05)
         assert part.share == pytest.approx(0.5, abs=0.05)
         assert (look.spent - before)[0] >= 3300
         own = first.cloud(noise)[None]
-        assert not has_been_seen(part, np.asarray(own))
-        assert has_been_seen(part, np.concatenate([own, part.second.cloud(noise)[None]], axis=1))
+        assert not has_been_visited(part, np.asarray(own))
+        assert has_been_visited(part, np.concatenate([own, part.second.cloud(noise)[None]], axis=1))
     alone = bound(lambda x: -0.5 * jnp.sum(x**2), d)
     look = evaluator(alone, np.ones(d), noise)
-    assert look_for_another_part(look, nearest_gaussian(look, np.ones(d))[0]) is None
+    assert find_second_component(look, nearest_gaussian(look, np.ones(d))[0]) is None
 
 
 @pytest.mark.thorough

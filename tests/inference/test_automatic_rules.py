@@ -9,9 +9,9 @@ import pytest
 
 import steinkern as sk
 from steinkern.core.metric import DenseMetric, DiagonalMetric
-from steinkern.inference.automatic.chains import ROUND, measured_metric, one_round
+from steinkern.inference.automatic.chains import ROUND, estimate_metric, one_round
 from steinkern.inference.automatic.control_variates import moments_by_stein
-from steinkern.inference.automatic.convergence import drifting, mixing, settled
+from steinkern.inference.automatic.convergence import are_drifting, have_settled, measure_mixing
 from steinkern.inference.automatic.evaluation import Evaluator
 from steinkern.inference.automatic.gaussian import nearest_gaussian
 from steinkern.inference.automatic.quality import along_directions, squared_discrepancy
@@ -89,7 +89,7 @@ def chains():
     random = np.random.default_rng(1)
     noise = [transition_noise(random, sampler, ROUND, 100, 2, jnp.float64) for _ in range(2)]
     state, step, draws = one_round(noise[0], target, sampler, state, None, jnp.ones(()))
-    metric = measured_metric(draws, np.diag([2.5, 2.5]))
+    metric = estimate_metric(draws, np.diag([2.5, 2.5]))
     _, after, draws = one_round(noise[1], target, sk.Hamiltonian(metric, step), state, None, jnp.zeros(()))
     assert float(after) == pytest.approx(float(step))  # a rate of 0 leaves it
     return draws, metric, step
@@ -164,15 +164,15 @@ def test_a_jump_leaves_the_target_as_it_is():
 
 def test_chains_that_have_settled_are_told_from_those_that_drift_or_stay_apart():
     still = jr.normal(jr.key(0), (200, 100, 2))
-    found = mixing(np.asarray(still))
-    assert settled(found)
+    found = measure_mixing(np.asarray(still))
+    assert have_settled(found)
     np.testing.assert_allclose(found.mean_error, 1 / np.sqrt(20_000), rtol=0.4)  # from 100 chains: 7 percent
     np.testing.assert_allclose(found.r_hat, 1, atol=0.01)  # √(1 + 1/200), and noise
     moving = still + jnp.linspace(0, 1, 200)[:, None, None] * jnp.array([0.0, 1.0])[None, None]
-    assert drifting(mixing(np.asarray(moving)))
+    assert are_drifting(measure_mixing(np.asarray(moving)))
     apart = still + 5.0 * jnp.asarray(np.arange(100) % 2, float)[None, :, None]
-    assert not settled(mixing(np.asarray(apart)))
-    assert mixing(np.asarray(apart)).r_hat.min() > 2
+    assert not have_settled(measure_mixing(np.asarray(apart)))
+    assert measure_mixing(np.asarray(apart)).r_hat.min() > 2
 
 
 def test_placed_particles_are_nearer_to_the_draws_than_draws_are():

@@ -198,6 +198,23 @@ def test_an_older_checkpoint_is_gone_on_from_with_a_word(finished, tmp_path):
         fit_gaussian(directory, sampler=sk.svgd(optimiser=0.2))
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        (1000, 1000.0, True),  # optax's schedules make a float of their number of steps when they are called
+        (1000, 1001.0, False),
+        (1, True, False),
+        ("steinkern.target.LogDensity", "steinkern.LogDensity", True),
+        ("steinkern.kernel_rule.Averaged", "steinkern.AverageMetric", True),
+        ("steinkern.reparam.Space", "steinkern.targets.supports.Space", True),
+        ("steinkern.target.LogDensity", "steinkern.Posterior", False),
+        ("mine.LogDensity", "steinkern.LogDensity", False),
+    ],
+)
+def test_descriptions_of_an_older_checkpoint_may_be_worded_otherwise(before, now, same):
+    assert resume._is_same(before, now) is same
+
+
 def test_elsewhere_scores_and_numbers_of_the_sampler_are_compared(finished, tmp_path, monkeypatch):
     directory = copied(finished, tmp_path)
     versions = resume.versions()

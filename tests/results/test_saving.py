@@ -106,6 +106,16 @@ def test_the_quality_and_the_cost_of_sample_come_back(sampled, tmp_path):
 
 
 @pytest.mark.thorough
+def test_a_file_with_the_former_name_of_a_history_is_read(sampled, tmp_path):
+    def with_former_name(notes, arrays, settings):
+        history = notes["fields"]["history"]
+        history["velocity_norm"] = history.pop("mean_score")
+
+    path = rewritten(sampled.save(tmp_path / "run.result"), with_former_name)
+    assert_same_result(sampled, sk.load(path))
+
+
+@pytest.mark.thorough
 def test_a_new_process_reads_a_result_of_sample(sampled, tmp_path):
     path = sampled.save(tmp_path / "run.result")
     code = f"import steinkern; print(type(steinkern.load({str(path)!r})).__name__)"

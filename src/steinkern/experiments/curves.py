@@ -50,7 +50,7 @@ def curve(checkpoints: object, values: np.ndarray) -> plot.Curve:
 
 
 def _limits(lines: Mapping[str, plot.Curve]) -> tuple[float, float]:
-    """Where the curves end is what matters: half of what a method passes through at the start is cut off."""
+    """The limits of the y axis: they hold the ends of all curves and 80% of the values after the first quarter."""
     middles = [curve.middle[np.isfinite(curve.middle)] for curve in lines.values()]
     ends = np.array([middle[-1] for middle in middles if middle.size])
     starts = np.concatenate([middle[len(middle) // 4 :] for middle in middles if middle.size])

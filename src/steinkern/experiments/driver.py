@@ -17,7 +17,7 @@ from .tables import write_json, write_results
 
 
 class Report(NamedTuple):
-    """What the command prints when it is done."""
+    """The tables and sentences that the command prints at the end."""
 
     tables: dict[str, str]
     verdicts: list[str]
@@ -37,18 +37,18 @@ def reproduce(
 ) -> Report:
     """Run a study and write results.json, table.md and the figures into `directory`.
 
-    A run that a former one into the same directory has finished with the same settings is not run again.
+    Runs that are already finished in this directory with the same settings are not repeated.
 
     Args:
-        study: what to run.
-        directory: made where it does not exist.
-        quick: a look at small data that needs no download.
-        methods: those of the study by default.
+        study: the study to run.
+        directory: created where it does not exist.
+        quick: run on small data that need no download.
+        methods: the methods to run; all of the study by default.
         settings: a settings.json from `search`; the recorded settings by default.
         jobs: runs compiled and run at the same time; `None` for 6 on an accelerator, 1 on a CPU.
-        figures: draw them; needs matplotlib.
-        progress: told what was finished.
-        options: of the study's `tasks`.
+        figures: draw figures; needs matplotlib.
+        progress: called with a line about every finished run.
+        options: keyword arguments of the study's `tasks`.
     """
     if figures:
         plot.check_available()  # before any long work
@@ -99,12 +99,12 @@ def search(
     """Search all settings, into search.json (resumed where it exists) and settings.json.
 
     Args:
-        study: whose settings.
-        directory: made where it does not exist; the winners of other cases and methods in its settings.json are kept.
-        methods: those of the study by default.
+        study: the study to search settings for.
+        directory: created where it does not exist; its settings.json keeps the winners of other cases and methods.
+        methods: the methods to search; all of the study by default.
         jobs: searches that run at the same time; `None` for 6 on an accelerator, 1 on a CPU.
-        progress: told what was finished.
-        options: of the study's `tuning_tasks`.
+        progress: called with a line about every finished cell.
+        options: keyword arguments of the study's `tuning_tasks`.
     """
     if not study.has_search:
         raise ValueError(f"`--tune` has nothing to search in {study.name}: its methods have no settings.")
@@ -137,9 +137,9 @@ def choose(what: str, cells: Sequence[Cell], values: Sequence[Any]) -> Setting:
     """The setting of the highest finite value; where there is a value for every fold, the best one of each fold.
 
     Args:
-        what: whose setting, for the error where none is finite.
-        cells: those that ran.
-        values: a number, or one a fold, for all settings of all cells in turn; `None` where it is not finite.
+        what: the name of the search, for the error where no value is finite.
+        cells: the finished cells.
+        values: for each setting of each cell in turn a number, or one for each fold; `None` where it is not finite.
     """
     settings = [setting for cell in cells for setting in cell.settings]
     table = _table(values)
@@ -156,7 +156,7 @@ def choose(what: str, cells: Sequence[Cell], values: Sequence[Any]) -> Setting:
 
 
 def _table(values: Sequence[Any]) -> np.ndarray:
-    """The values with −∞ for what is not finite."""
+    """The values as an array, with −∞ in place of those that are not finite."""
     numbers = np.array(values, float)
     return np.where(np.isfinite(numbers), numbers, -np.inf)
 
@@ -183,18 +183,18 @@ def read_settings(study: Study, path: Path | None) -> Winners:
     except OSError as error:
         raise OSError(f"`--settings` {path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        # An error of the reader's as it is; one of Python's own, which speaks of code, as what it means for a file.
+        # The text of other errors than `ValueError` is about Python code, not about the file.
         reason = str(error) if type(error) is ValueError else "it has another layout"
         raise ValueError(f"`--settings` {path} is not a settings.json from --tune: {reason}.") from error
 
 
 def _without_case(study: Study, winners: Winners) -> Mapping[str, Any]:
-    """Settings as files hold them."""
+    """The settings in the layout of settings.json: without the case for a study that has only one."""
     return winners if study.single_case is None else next(iter(winners.values()))
 
 
 def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """An unknown name, a repeated one, or none at all, is an error now and not after long work."""
+    """Raise, before any long work, where a name is unknown or repeated, or where there is none."""
     if not names:
         raise ValueError(f"`{option}` must name at least one of {', '.join(known)}, got none.")
     if len(set(names)) < len(names):

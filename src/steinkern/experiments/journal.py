@@ -1,4 +1,4 @@
-"""What a long experiment has finished: a JSON file that an interrupted run reads again, to go on where it stopped."""
+"""The journal of an experiment: a JSON file of finished results, from which an interrupted experiment continues."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ Made = TypeVar("Made")
 
 
 class Journal:
-    """Finished pieces of work by name, each with what it was made from and the versions it was made with.
+    """Finished results by name, each with its inputs and with the versions of the libraries.
 
-    A piece counts as done only while it was made from the same settings; every `put` is on disk before it returns.
+    A result is used again only for equal inputs. Every `put` is on disk before it returns.
 
     Args:
         path: the file.
-        bare: pieces are results and nothing else; their names and contents say what they were made from.
+        bare: the file holds results only; their names identify their inputs.
     """
 
     def __init__(self, path: Path, bare: bool = False):
@@ -34,28 +34,28 @@ class Journal:
         self._lock = Lock()
 
     def get(self, name: str, made_from: Any) -> Any | None:
-        """The result of a finished piece, or `None` where it has not been made from these settings."""
+        """The finished result of this name; `None` where there is none, or where it has other inputs."""
         piece = self._pieces.get(name)
         if piece is None or self._bare:
             return piece
         return piece["result"] if piece["made_from"] == json.loads(json.dumps(made_from)) else None
 
     def put(self, name: str, made_from: Any, result: Any) -> Any:
-        """Keep a result; returns it as a later `get` would."""
+        """Write a result; returns it as a later `get` does."""
         whole = {"made_from": made_from, "environment": environment(), "result": result}
         piece = json.loads(json.dumps(result if self._bare else whole))
-        with self._lock:  # pieces may be put by several threads
+        with self._lock:  # `put` may be called by several threads
             self._pieces[name] = piece
             write_json(self.path, self._pieces)
         return piece if self._bare else piece["result"]
 
     def keep(self, name: str, made_from: Any, compute: Callable[[], Any]) -> Any:
-        """The result of a finished piece; where there is none, that of `compute`, which is put down."""
+        """The finished result of this name; where there is none, that of `compute`, which is written."""
         found = self.get(name, made_from)
         return self.put(name, made_from, compute()) if found is None else found
 
     def environments(self) -> list[dict[str, str]]:
-        """The different versions and dates that the pieces were made with."""
+        """The different versions and dates of the results."""
         found: list[dict[str, str]] = []
         for piece in self._pieces.values():
             if piece["environment"] not in found:
@@ -77,17 +77,17 @@ def _read(path: Path, bare: bool) -> dict[str, Any]:
 
 
 def number_of_jobs(jobs: int | None) -> int:
-    """How many pieces to compile and run at once: by default 6 on an accelerator, 1 on a CPU."""
+    """The number of jobs that compile and run at the same time: by default 6 on an accelerator, 1 on a CPU."""
     jobs = (1 if jax.default_backend() == "cpu" else 6) if jobs is None else jobs
     check_count("--jobs", jobs)
     return jobs
 
 
 def run_jobs(work: Mapping[Name, Callable[[], Made]], jobs: int) -> dict[Name, Made]:
-    """What every piece of work returns, by its name, in the order of `work`.
+    """The return values of all jobs by their names, in the order of `work`.
 
-    Several run at a time, since much of the time is compiling. Where one fails, those that are under way still end
-    before its error is raised. A single job runs in the calling thread, which Ctrl-C interrupts at once.
+    Several jobs run at the same time, because much of the time is spent compiling. Where one fails, its error is raised
+    after the running jobs have ended. With `jobs=1` they run in the calling thread, which Ctrl-C interrupts at once.
     """
     if jobs == 1:
         return {name: piece() for name, piece in work.items()}

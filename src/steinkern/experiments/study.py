@@ -1,8 +1,8 @@
-"""What a study is: its methods, its tasks, a run, and the scores of a run. `driver` does everything else.
+"""The interface of a study: its methods, its tasks, a run, and the scores of a run. `driver` does everything else.
 
-A study of one's own gives `name`, `methods`, `metrics`, `tasks` and `run`; every other member has a default. `driver`
-runs it, resumes it, and writes results.json, table.md and figures; `cli.studies.command` makes it a command, with an
-option for every keyword argument of `tasks`.
+A new study defines `name`, `methods`, `metrics`, `tasks` and `run`; all other members have defaults. `driver` runs it,
+resumes it, and writes results.json, table.md and figures. `cli.studies.command` makes it a command with an option for
+every keyword argument of `tasks` that is `Annotated` with a help text.
 """
 
 import abc
@@ -15,20 +15,21 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..core.description import described
 from ..core.types import check_choice
 from .journal import Journal
 from .methods import TITLES, Setting
 from .tables import Metric, Row, score_table
 
 Scores: TypeAlias = Mapping[str, np.ndarray]
-"""By metric one value a trial; "metric@50" is the metric after 50 iterations."""
+"""One value for each trial, by metric; "metric@50" is the metric after 50 iterations."""
 Winners: TypeAlias = Mapping[str, Mapping[str, Setting]]
 """Settings by case and method."""
 
 Data: TypeAlias = Annotated[
     Path | None, "The data directory; by default $STEINKERN_DATA or the user's cache directory."
 ]
-"""The option that all studies with data of their own have."""
+"""The option `--data` of studies that read datasets."""
 
 
 def read_file(package: str | None, name: str) -> str:
@@ -37,26 +38,26 @@ def read_file(package: str | None, name: str) -> str:
 
 
 class Cell(NamedTuple):
-    """Settings of a search that run together."""
+    """Settings of a search that are evaluated together."""
 
     key: str
-    """Its name in search.json."""
+    """The name of the cell in search.json."""
     settings: list[Setting]
     made_from: Mapping[str, Any]
-    """What its result depends on."""
+    """The inputs of its result, as JSON."""
 
 
 class Line(NamedTuple):
-    """A line of the tables: which scores it shows."""
+    """A line of the tables: a method, and a suffix of its metrics."""
 
     label: str
     method: str
     suffix: str = ""
-    """Put after the metric's name."""
+    """Appended to the name of a metric, such as "@50"."""
 
 
 class Column(NamedTuple):
-    """A column of the tables: a case, and what to put after the metric's name."""
+    """A column of the tables: a case, and a suffix of its metrics."""
 
     heading: str
     case: str
@@ -64,14 +65,14 @@ class Column(NamedTuple):
 
 
 class Study(abc.ABC):
-    """Methods that are compared on cases."""
+    """A comparison of methods on several cases, such as datasets."""
 
     name: str
     methods: tuple[str, ...]
     metrics: ClassVar[Mapping[str, Metric]]
-    """Those of the tables."""
+    """The metrics that the tables show."""
     help: str = "A study."
-    """What the command says about itself."""
+    """The help text of the command."""
     quick_help: str = "Small data, few trials: a look in a minute or two, offline."
     selectable: bool = True
     """Whether the command has `--methods`."""
@@ -79,83 +80,84 @@ class Study(abc.ABC):
     """Whether the command has `--jobs`."""
     double_precision: bool = False
     page: str = ""
-    """The file to open, where there is one."""
+    """The name of the HTML page that the study writes; empty where it writes none."""
     journal: str = "rows.json"
     bare_search: bool = False
     """Whether search.json holds results alone; see `Journal`."""
     single_case: str | None = None
-    """The case of a study that has one alone: its settings files hold methods without a case."""
+    """The case of a study that has only one; its settings files then have no level for cases."""
     settings_from: ClassVar[Mapping[str, str]] = {}
-    """Cases without a search of their own, and whose settings they run with."""
+    """For cases that are not searched, the case whose settings they use."""
     bold: bool = True
     cases_down: bool = False
-    """Whether the tables have a case a line, and not a case a column."""
+    """Whether cases are the lines of the tables; otherwise they are the columns."""
 
     # What a study is made of.
 
     @abc.abstractmethod
     def tasks(self, *args: Any, **options: Any) -> Mapping[str, Any]:
-        """What to run by case: data, trials, sizes; `None` for a case whose data are absent.
+        """The tasks (data, trials, sizes) by case; `None` for a case whose data are absent.
 
         Args:
-            args: whether to have a quick look at small data.
-            options: those of the command. Each is a keyword argument with a default, of the type
-                `Annotated[type, help]`; a tuple of texts is given separated by commas.
+            args: `quick`, whether to use small data.
+            options: the options of the command. Each is a keyword argument with a default, of the type
+                `Annotated[type, help]`; a tuple of texts is given as a list separated by commas.
         """
 
     @abc.abstractmethod
     def run(self, method: str, setting: Setting, task: Any) -> Any:
-        """All trials of a method with its setting; what comes back is kept as JSON."""
+        """Run all trials of a method with a setting; returns a result that is JSON."""
 
     def scores(self, method: str, result: Any, task: Any) -> Scores:
-        """The values of one finished run."""
+        """The scores of a finished run."""
         return {metric: np.array(result[metric], float) for metric in self.metrics}
 
     def summary(self, scores: Scores) -> str:
-        """The means of a finished run in a line, after as many iterations as there are."""
+        """The mean scores of a finished run, after its last iteration, in one line."""
         keys = {name: [key for key in scores if key.partition("@")[0] == name] for name in self.metrics}
         last = {name: name if name in scores else own[-1] for name, own in keys.items()}
         return ", ".join(f"{self.metrics[name].title} {scores[key].mean():.4g}" for name, key in last.items())
 
     def derive_scores(self, scores: Mapping[str, Scores], task: Any) -> Mapping[str, Scores]:
-        """More scores of a case, by name, such as paired differences of the methods' scores."""
+        """Further scores of a case, by name, such as paired differences between methods."""
         return {}
 
     def file(self, name: str) -> str:
         """A text file beside the study's module."""
         return read_file(sys.modules[type(self).__module__].__package__, name)
 
-    # How a run is recognised in a journal.
+    # The identity of a run in the journal.
 
     def key(self, case: str, method: str, task: Any) -> str:
-        """Its name."""
+        """The name of a run in the journal."""
         return f"{case}/{method}"
 
     def protocol(self, task: Any) -> dict[str, Any]:
-        """What a run does beyond its setting: a result is that of another run where any of this is another.
+        """What a run depends on besides its setting, as JSON: a finished run counts only while this is unchanged.
 
-        By default what the task's method `protocol` says, where it has one.
+        By default the task's `protocol()`; for a task without that method a description of the task, in which every
+        array is a digest.
         """
-        return task.protocol() if hasattr(task, "protocol") else {}
+        return task.protocol() if hasattr(task, "protocol") else {"task": described(task)}
 
     def made_from(self, method: str, setting: Setting, task: Any) -> dict[str, Any]:
-        """What its result depends on."""
+        """The inputs of a run: its setting and its protocol."""
         return {"setting": setting, **self.protocol(task)}
 
     def finish(self, journal: Journal, case: str, method: str, setting: Setting, task: Any) -> Any:
-        """The result of a run, from the journal or run now and put there."""
+        """The result of a run from the journal; where it has none, the run is made and its result written there."""
         made_from = self.made_from(method, setting, task)
         return journal.keep(self.key(case, method, task), made_from, lambda: self.run(method, setting, task))
 
     # Settings and their search.
 
     def check(self, method: str, setting: Any) -> Setting:
-        """The setting of a file, with its defaults; a `ValueError` where it is not one of the method."""
+        """A setting from a file, completed by defaults; `ValueError` where it is not a setting of the method."""
         check_choice("method", method, self.methods)
         return setting
 
     def setting(self, chosen: Winners, case: str, method: str, task: Any) -> Setting:
-        """The setting to run with; an empty one where there is nothing to choose."""
+        """The setting of a method on a case; empty for a study without a search."""
         if not self.has_search:
             return {}
         origin = case if case in chosen else self.settings_from.get(case, case)
@@ -166,15 +168,15 @@ class Study(abc.ABC):
 
     @property
     def has_search(self) -> bool:
-        """Whether there is anything to choose."""
+        """Whether the study searches settings."""
         return type(self).cells is not Study.cells
 
     def tuning_tasks(self, **options: Any) -> Mapping[str, Any]:
-        """The tasks that settings are chosen on."""
+        """The tasks on which settings are chosen."""
         return self.tasks(False, **options)
 
     def cells(self, method: str, case: str, task: Any) -> list[Cell]:
-        """The search of a method on a case; none where there is nothing to choose."""
+        """The cells of the search of a method on a case; empty for a study without a search."""
         return []
 
     def evaluate(self, method: str, cell: Cell, task: Any) -> Any:
@@ -182,7 +184,7 @@ class Study(abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} has cells to search and must say how: define `evaluate`.")
 
     def values(self, result: Any) -> Sequence[Any]:
-        """The value of every setting of a finished cell, larger is better: a number, one a fold, or `None`."""
+        """For each setting of a finished cell its value, larger is better: a number, one for each fold, or `None`."""
         return result
 
     # What is written.
@@ -196,15 +198,15 @@ class Study(abc.ABC):
         return [Line(TITLES.get(method, method), method) for method in methods]
 
     def caption(self, outcome: "Outcome") -> str:
-        """What the numbers are."""
+        """The caption of the tables."""
         return "Mean ± standard error over trials."
 
     def verdicts(self, outcome: "Outcome") -> list[str]:
-        """What the numbers say, in sentences."""
+        """Sentences about the results."""
         return []
 
     def record(self, outcome: "Outcome") -> dict[str, Any]:
-        """The settings that results.json holds, beside the winners and versions."""
+        """The settings in results.json, besides the winners and versions."""
         return {"protocol": {case: self.protocol(task) for case, task in outcome.tasks_with_data.items()}}
 
     def write(self, outcome: "Outcome", directory: Path, figures: bool) -> None:
@@ -214,7 +216,7 @@ class Study(abc.ABC):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished study: what its tables, sentences and figures are made from."""
+    """A finished study, from which tables, sentences and figures are made."""
 
     study: Study
     methods: tuple[str, ...]
@@ -222,34 +224,34 @@ class Outcome:
     """By case; `None` where data are absent."""
     settings: Winners
     results: Mapping[tuple[str, str], Any]
-    """What the runs gave, by case and method."""
+    """The results of the runs by case and method."""
     scores: Mapping[str, Mapping[str, Scores]]
     """By case, method and metric; derived scores beside those of the methods."""
     quick: bool
 
     @property
     def tasks_with_data(self) -> dict[str, Any]:
-        """The tasks that were run."""
+        """The tasks whose data are present."""
         return {case: task for case, task in self.tasks.items() if task is not None}
 
     def values(self, case: str, method: str, metric: str) -> np.ndarray:
-        """One value a trial. A metric that is not known after "@" so many iterations is the same after any."""
+        """One value for each trial. A metric that has no value "@" an iteration has the same value at all of them."""
         scores = self.scores[case][method]
         return scores[metric] if metric in scores else scores[metric.partition("@")[0]]
 
     def row(self, case: str, method: str, metric: str) -> Row:
-        """One number, the paper's beside it."""
+        """The mean of a score with its standard error, and the paper's number."""
         known = self.study.metrics.get(metric)
         paper = None if known is None else known.paper.get(case, {}).get(method)
         return Row.over(self.values(case, method, metric), case, method, metric, paper)
 
     def paired_difference(self, case: str, method: str, other: str, metric: str, suffix: str = "") -> Row:
-        """One method's score minus another's, trial by trial; `suffix` is put after the other's metric."""
+        """One method's score minus another's, paired by trial; `suffix` is appended to the other's metric."""
         theirs = self.values(case, other, metric + suffix)
         return Row.over(self.values(case, method, metric) - theirs, case, method, metric)
 
     def compare(self, method: str, line: Line, name: str, errors: float = 1) -> list[tuple[Column, Row, str]]:
-        """A method's score minus that of a line in every column, trial by trial, and whether that is better."""
+        """For every column a method's score minus that of a line, paired by trial, and its verdict."""
         found = []
         for column in self.study.columns(self):
             row = self.paired_difference(column.case, method, line.method, name + column.suffix, line.suffix)
@@ -257,7 +259,7 @@ class Outcome:
         return found
 
     def describe_comparison(self, method: str, line: Line, name: str, trials: str, errors: float = 1) -> str:
-        """The same in a sentence."""
+        """The comparison of `compare` in a sentence."""
         metric = self.study.metrics[name]
         shown = [
             f"{column.case}{column.suffix.replace('@', ' at ')} {metric.format_with_error(row, '+')} ({verdict})"
@@ -266,7 +268,7 @@ class Outcome:
         return f"{metric.title}, {method} − {line.label}, paired over {trials}: {', '.join(shown)}."
 
     def rows(self) -> list[Row]:
-        """Every number."""
+        """All scores of all cases and methods."""
         return [
             self.row(case, method, metric)
             for case, methods in self.scores.items()

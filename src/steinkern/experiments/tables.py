@@ -1,4 +1,4 @@
-"""The one format of results: rows of means and standard errors, results.json, and Markdown tables of them."""
+"""Results of studies: rows of means and standard errors, results.json, and Markdown tables."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from ..core.files import write_text
 
 @dataclass(frozen=True)
 class Row:
-    """One number: the mean of a metric over trials, its standard error, and what the paper prints, where it does."""
+    """The mean of a metric over trials, its standard error, and the paper's number, if it has one."""
 
     case: str
     method: str
@@ -26,7 +26,7 @@ class Row:
 
     @classmethod
     def over(cls, values: Any, case: str, method: str, metric: str, paper: float | None = None) -> "Row":
-        """The row of one value a trial. The standard error is NaN for a single trial."""
+        """The row of values, one for each trial. The standard error is NaN for a single trial."""
         numbers = np.asarray(values, dtype=float)
         stderr = numbers.std(ddof=1) / np.sqrt(numbers.size) if numbers.size > 1 else float("nan")
         return cls(case, method, metric, float(numbers.mean()), float(stderr), int(numbers.size), paper)
@@ -34,14 +34,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Metric:
-    """A score: its name in tables, which way is better, its digits, and the paper's numbers by case and method."""
+    """A score: its title, whether smaller or larger is better, its digits, and the paper's numbers."""
 
     title: str
     sign: int = 1
     """1 where smaller is better, −1 where larger is."""
     digits: int = 3
     digits_of: Mapping[str, int] = field(default_factory=dict)
-    """Of cases whose numbers need others."""
+    """The digits for cases that need another number of them."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def format_mean(self, row: Row, sign: str = "") -> str:
@@ -72,7 +72,7 @@ class Metric:
 
 
 def markdown(corner: str, heads: Sequence[str], lines: Mapping[str, Sequence[str]]) -> str:
-    """A Markdown table: a line a name."""
+    """A Markdown table with one line for each name."""
     top = [f"| {corner} | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     return "\n".join([*top, *(f"| {name} | " + " | ".join(cells) + " |" for name, cells in lines.items())])
 
@@ -120,7 +120,7 @@ def cells_of(markdown: str) -> list[list[str]]:
 
 
 def aligned(markdown: str) -> str:
-    """A Markdown table as columns of text, for a terminal; what is bold has a star before it."""
+    """A Markdown table as aligned text for a terminal; a star marks bold cells."""
     lines = cells_of(re.sub(r"\*\*(.*?)\*\*", r"*\1", markdown))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -136,7 +136,7 @@ def count_names(names: Sequence[str], of: int | None = None) -> str:
 
 
 def rounded(values: Any, places: int | None = None) -> Any:
-    """An array as nested lists for JSON, to so many decimal places or six significant digits; null if not finite."""
+    """An array as nested lists for JSON, rounded to decimal places or six significant digits; null if not finite."""
     array = np.asarray(values, float)
     if array.ndim:
         return [rounded(part, places) for part in array]
@@ -146,18 +146,18 @@ def rounded(values: Any, places: int | None = None) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """JSON through a temporary file and a rename, so that a reader never sees half of it."""
+    """Write JSON atomically."""
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def write_results(path: Path, experiment: str, settings: Mapping[str, Any], rows: Iterable[Row]) -> None:
-    """`results.json`: {"experiment", "settings", "rows"}; NaN, which JSON has not, becomes null."""
+    """Write `results.json`, {"experiment", "settings", "rows"}; NaN becomes null."""
     lines = [{key: _plain(value) for key, value in asdict(row).items()} for row in rows]
     write_json(path, {"experiment": experiment, "settings": dict(settings), "rows": lines})
 
 
 def read_results(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
-    """What `write_results` wrote: the experiment's name, its settings, its rows."""
+    """Read the experiment's name, settings and rows from `results.json`."""
     content = json.loads(path.read_text())
     rows = [Row(**{key: _number(key, value) for key, value in line.items()}) for line in content["rows"]]
     return content["experiment"], content["settings"], rows

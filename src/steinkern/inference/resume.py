@@ -11,6 +11,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
+from .._moved import RENAMED
 from ..core.checkpoint import CheckpointDirectory, CheckpointError, OtherRunError, busy, differences
 from ..core.checkpoint_file import CheckpointContents, check_kinds
 from ..core.description import as_numpy, described, fingerprint, is_key
@@ -246,7 +247,21 @@ class RunCheckpointer:
     def _other_descriptions(self, saved: CheckpointContents, *places: str) -> Iterator[tuple[str, Any, Any]]:
         """The differences between the checkpoint's description of the run and the current one."""
         before, now = ({name: all_.get(name) for name in places} for all_ in (saved.settings, self._store.description))
-        return differences(before, now)
+        return (found for found in differences(before, now) if not _is_same(*found[1:]))
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Whether two different entries of descriptions mean the same.
+
+    An integer and a float of the same value do: a schedule of optax turns its number of steps into a float when it is
+    first called. So do a class of this package and its path in an earlier version.
+    """
+    if isinstance(before, str) and isinstance(now, str):
+        (package, _, name), (package_now, _, name_now) = before.rpartition("."), now.rpartition(".")
+        ours = all(path.partition(".")[0] == "steinkern" for path in (package, package_now))
+        return ours and name_now == RENAMED.get(name, name)
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (before, now))
+    return bool(numbers and before == now)
 
 
 def options_of(run: Run) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..core.one_line import OneLine
+from ..core.reprs import OneLine
 from ..core.types import Points, Scalar, as_number, cast_like, check_count, check_positive
 from .distance import squared_distances
 

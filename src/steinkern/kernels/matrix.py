@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..core.metric import AbstractMetric, split_columns
-from ..core.one_line import OneLine
 from ..core.particles import Scored
+from ..core.reprs import OneLine
 from ..core.types import (
     Matrix,
     Points,

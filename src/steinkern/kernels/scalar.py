@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.one_line import OneLine
+from ..core.reprs import OneLine
 from ..core.types import Points, Scalar, as_number, cast_like, check_positive
 from .bandwidth import AbstractBandwidth, Median
 

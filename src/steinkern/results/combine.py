@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.notices import Notice
-from .absent import AbsentTarget
+from .placeholders import AbsentTarget
 from .result import Faults, History, Result, Status
 from .verdict import not_judged
 
@@ -46,10 +46,12 @@ def combine(results: Sequence[Any]) -> Result:
                 "particles mean nothing beside another network. Predict with each, and average."
             )
     first = results[0]
-    none = np.zeros(0)
     status = max((result.status for result in results), key=list(Status).index)
     words = ", ".join(f"{result.num_steps} steps, {result.status.value}" for result in results)
-    plain = Result(**{field.name: getattr(first, field.name) for field in fields(Result)})  # drops `sample`'s quality
+    none = np.zeros(0)
+    empty = History(np.zeros(0, int), none, none, none, None)
+    kept = {field.name: getattr(first, field.name) for field in fields(Result)}  # without the quality of `sample`
+    plain = Result(**{**kept, "history": empty})
     faults = Faults(
         sum(result.faults.moved_back for result in results), (), sum(result.faults.damped for result in results),
         max(result.faults.largest_damping for result in results), sum(result.faults.shortened for result in results),
@@ -62,7 +64,6 @@ def combine(results: Sequence[Any]) -> Result:
         status=status,
         message=Notice("combined", f"combined from {len(results)} results ({words})."),
         num_steps=max(0 if result._chains else result.num_steps for result in results),
-        history=History(np.zeros(0, int), none, none, none, None),
         loop=None,
         verdict=not_judged("the particles of several runs were combined"),
         failed_checks=(),

@@ -15,9 +15,9 @@ from ..core.encoding import class_of_tree, decode, decode_fields, decode_tree, l
 from ..core.programs import compiled
 from ..core.types import LogDensityFunction, Points, PyTree
 from ..targets.target import AbstractTarget, as_target
-from .absent import AbsentSampler, AbsentTarget
+from .placeholders import AbsentSampler, AbsentTarget
 from .report.saved import bounded
-from .result import Result
+from .result import ChainHistory, Result
 from .saving import encoded_fields
 from .verdict import Measure, Verdict
 
@@ -55,6 +55,8 @@ def load(
     Raises:
         ValueError: the file is not a readable result, or `like` or `target` do not fit it.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"`path` must be a file that `result.save(path)` wrote, got {path!r}.")
     place = Path(path)
     try:
         contents = read(place, kind="result")
@@ -131,6 +133,8 @@ def _restore(kind: type[Result], contents: CheckpointContents, structure: Any, s
     encoded = dict(notes["fields"])
     recorded = encoded["history"]["particles"]
     encoded["history"] = {**encoded["history"], "particles": None}
+    if names["history"] is ChainHistory and "velocity_norm" in encoded["history"]:  # a file of an earlier version
+        encoded["history"]["mean_score"] = encoded["history"].pop("velocity_norm")
     fields = [field for field in dataclasses.fields(kind) if field.name in names]
     known = decode_fields(kind, fields, encoded, arrays)
     if recorded is not None:
@@ -174,7 +178,7 @@ def _check(result: Result) -> None:
     _ensure(len(leaves) > 0 and all(_is_float(leaf) and np.shape(leaf)[:1] == (n,) for leaf in leaves))
     records = history.step.shape
     _ensure(len(records) == 1 and history.step.dtype.kind in "iu")
-    for values in (history.velocity_norm, history.step_size, history.stein_ratio):
+    for values in history.traces().values():
         _ensure(values.shape == records and _is_float(values))
     shapes = [(*records, *np.shape(leaf)) for leaf in leaves]
     recorded = jax.tree_util.tree_leaves(history.particles)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.notices import Fragment, Notice, Phrase
+from ..core.reprs import ShortRepr
 from ..core.types import PyTree
 
 
@@ -16,12 +17,12 @@ class Status(enum.Enum):
     CONVERGED = "converged"
     FINISHED = "finished"
     STOPPED = "stopped"
-    """Stopped by Ctrl-C."""
+    """Stopped by Ctrl-C, or because a checkpoint could not be written."""
     DIVERGED = "diverged"
 
 
-@dataclass(frozen=True)
-class History:
+@dataclass(frozen=True, repr=False)
+class History(ShortRepr):
     """Diagnostics recorded every `record_every` steps: arrays with one entry for each record.
 
     Whenever there are more than 65,536 records, every second one is dropped. `step` holds the steps of the records that
@@ -31,10 +32,46 @@ class History:
     step: np.ndarray
     """The number of steps taken when the record was made."""
     velocity_norm: np.ndarray
+    """Root mean square of the velocity."""
     step_size: np.ndarray
+    """Root mean square of a move over that of the velocity; the step size of a Langevin sampler."""
     stein_ratio: np.ndarray
+    """See `steinkern.stein_ratio`: 1 in expectation at exact draws."""
     particles: PyTree | None
     """The particles after that step, with axes (record, particle, …); `None` unless `record_particles` was set."""
+
+    def traces(self) -> dict[str, np.ndarray]:
+        """The recorded diagnostics by their names on a page."""
+        return {"velocity norm": self.velocity_norm, "Stein ratio": self.stein_ratio, "step size": self.step_size}
+
+
+@dataclass(frozen=True, repr=False)
+class ChainHistory(ShortRepr):
+    """Diagnostics of the chains of `sample`: arrays with one entry for each of up to 60 transitions, the last included.
+
+    The last record of `particles` holds the particles of the result; those before hold the chains.
+    """
+
+    step: np.ndarray
+    """The number of transitions, those of the warm-up included, when the record was made."""
+    mean_score: np.ndarray
+    """Root mean square, over whitened coordinates, of the mean score of the chains: 0 up to noise after warm-up."""
+    step_size: np.ndarray
+    """The step size of the leapfrog scheme, in whitened coordinates."""
+    stein_ratio: np.ndarray
+    """The Stein ratio of the chains, see `steinkern.stein_ratio`: 1 up to noise after warm-up."""
+    particles: PyTree | None
+    """The chains, with axes (record, particle, …); `None` where they would take too much memory."""
+
+    @property
+    def velocity_norm(self) -> np.ndarray:
+        """Deprecated name of `mean_score`."""
+        warnings.warn("`velocity_norm` of a result of `sample` is now `mean_score`.", DeprecationWarning, stacklevel=2)
+        return self.mean_score
+
+    def traces(self) -> dict[str, np.ndarray]:
+        """The recorded diagnostics by their names on a page."""
+        return {"mean score": self.mean_score, "Stein ratio": self.stein_ratio, "step size": self.step_size}
 
 
 @dataclass(frozen=True)

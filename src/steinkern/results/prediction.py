@@ -12,16 +12,17 @@ from ..core.arrays import as_data, as_labels, as_numpy
 from ..core.errors import explained, shapes
 from ..core.particles import merge
 from ..core.programs import compiled
+from ..core.reprs import ShortRepr
 from ..core.types import Batch, PyTree, check_callable, check_count, is_concrete, is_real_number
 from ..targets.checks import batch_length
 from ..targets.likelihood import AbstractLikelihood
-from .classes import ClassProbabilities
+from .class_probabilities import ClassProbabilities
 
 _ROWS_AT_A_TIME = 1024  # where only moments are kept
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(ShortRepr):
     """The values of a function of the parameters and a row of data, at every particle and row."""
 
     values: Shaped[Array, "n rows ..."] | None

@@ -20,11 +20,12 @@ from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, SteinWarning, check_count, warn_caller
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
-from .absent import AbsentSampler
-from .groups import arviz_data
+from .arviz_groups import arviz_data
+from .outcome import ChainHistory as ChainHistory
 from .outcome import Faults as Faults
 from .outcome import History as History
 from .outcome import Status as Status
+from .placeholders import AbsentSampler
 from .prediction import Prediction, predict
 from .report import write_report
 from .report.from_result import record_of

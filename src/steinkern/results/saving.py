@@ -19,7 +19,7 @@ from ..core.files import environment
 from ..core.importable import caller_takes_closures, local_functions
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
-from .absent import AbsentSampler, AbsentTarget
+from .placeholders import AbsentSampler, AbsentTarget
 
 if TYPE_CHECKING:
     from .result import Result

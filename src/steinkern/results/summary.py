@@ -59,7 +59,8 @@ def _facts(result: "Result") -> list[str]:
     n, d = result.points.shape
     kind, verdict = type(result).__name__, result.verdict
     dimensions = "one dimension" if d == 1 else f"{d} dimensions"
-    lines = [f"{kind}: {result.status.value}, {n} particles in {dimensions}, {result.num_steps} steps"]
+    particles = "one particle" if n == 1 else f"{n} particles"
+    lines = [f"{kind}: {result.status.value}, {particles} in {dimensions}, {result.num_steps} steps"]
     if verdict.passed is not None or verdict.unclear:
         judged = {True: "passes", False: "FAILS", None: "is UNCLEAR in"}[verdict.passed]
         lines.append(f"Stein ratio {verdict.stein_ratio:.2g} (1 at draws); {judged} the check against the target")

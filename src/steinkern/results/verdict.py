@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..core.reprs import ShortRepr
+
 _NAMED = 3  # the most coordinates that a sentence lists
 
 
-@dataclass(frozen=True, eq=False)
-class Measure:
+@dataclass(frozen=True, eq=False, repr=False)
+class Measure(ShortRepr):
     """A statistic for every coordinate or axis, its standard error, and whether it fails."""
 
     value: np.ndarray
@@ -31,7 +33,7 @@ NOTHING = Measure(np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, bool)
 """An empty measure, of zero coordinates."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Verdict:
     """The check of a run's particles against the target.
 
@@ -107,6 +109,9 @@ class Verdict:
         judged = {True: "Passes", False: "FAILS", None: "UNCLEAR in"}[self.passed]
         rest = f" {self.note}." if self.note else ""
         return f"{judged} the check against the target: {', '.join(numbers)}.{rest}"
+
+    def __repr__(self) -> str:
+        return f"Verdict: {self.sentence() or 'nothing was checked.'}"
 
     def worst_shift(self) -> tuple[str, str]:
         """The largest failing shift with its standard error, as text, and its coordinates or axis."""

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ..core.metric import AbstractMetric, BlocksMetric, split_columns
-from ..core.one_line import OneLine
 from ..core.operators import AbstractOperator, Dense
+from ..core.reprs import OneLine
 from ..core.types import (
     Batch,
     Points,

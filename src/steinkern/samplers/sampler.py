@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.one_line import OneLine
+from ..core.reprs import OneLine
 from ..core.types import Batch, Key, Points, Scalar
 from ..kernels.diagnostics import stein_ratio
 from ..kernels.matrix import AbstractMatrixKernel

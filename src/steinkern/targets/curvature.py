@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.one_line import OneLine
 from ..core.operators import AbstractOperator, Dense, Diagonal
+from ..core.reprs import OneLine
 from ..core.types import Batch, Matrix, Points, Scalar, Vector, cast_like, check_callable, check_choice
 from .likelihood import AbstractLikelihood
 from .target import AbstractTarget

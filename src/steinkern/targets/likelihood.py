@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.arrays import as_numpy
-from ..core.one_line import OneLine
+from ..core.reprs import OneLine
 from ..core.types import Key, Matrix, Scalar, as_number, cast_like, check_positive, is_concrete
 
 

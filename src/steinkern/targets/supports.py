@@ -285,7 +285,11 @@ class Space(AbstractSpace):
     def check(self, particles: PyTree, argument: str = "particles") -> None:
         leaves = self.layout.structure.flatten_up_to(particles)
         for name, rule, leaf in zip(self.layout.names, self.supports, leaves, strict=True):
-            if is_concrete(leaf) and not rule.contains(np.asarray(leaf)):
+            if not is_concrete(leaf):
+                continue
+            if not np.isfinite(np.asarray(leaf)).all():
+                raise ValueError(f"`{argument}` must be finite; {name or 'the array'} has NaN or infinite values.")
+            if not rule.contains(np.asarray(leaf)):
                 raise ValueError(
                     f"`{argument}` must lie inside their support; {name or 'the array'} has values outside "
                     f"{_described(rule)}. Give them in the parameters' own, constrained coordinates."

@@ -14,8 +14,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..core.one_line import OneLine
 from ..core.particles import merge
+from ..core.reprs import OneLine
 from ..core.types import (
     Batch,
     Key,

@@ -45,7 +45,7 @@ class Task:
     """The iterations at which a run is scored."""
 
     def protocol(self) -> dict[str, Any]:
-        """What a run does beyond its setting."""
+        """The inputs of a run besides its setting."""
         sizes = {"particles": NUM_PARTICLES, "batch_size": BATCH_SIZE}
         data = fingerprint(self.features, self.labels, self.train_rows)
         return {"partitions": list(self.partitions), "data": data, **sizes, **CURVATURE}

@@ -1,4 +1,4 @@
-"""Reading the datasets of the experiments: features, targets and the splits everybody uses.
+"""Reads the datasets of the experiments: features, targets and the standard splits.
 
 A data directory holds `uci/NAME.npz` and `covtype/covtype.npz`; `steinkern data fetch` fills it. Values are as
 published: nothing is standardised here.
@@ -47,7 +47,7 @@ class Classification:
 
 
 def data_directory(given: Path | None = None) -> Path:
-    """Where the data lie: `given`, else the variable STEINKERN_DATA, else `steinkern` in the user's cache directory."""
+    """The data directory: `given`, else the variable STEINKERN_DATA, else `steinkern` in the user's cache directory."""
     if given is not None:
         return given
     if chosen := os.environ.get("STEINKERN_DATA"):
@@ -177,7 +177,7 @@ def required(module: str) -> ModuleType:
 
 
 def fingerprint(*arrays: np.ndarray) -> str:
-    """A short digest of arrays, to tell one table and its splits from another."""
+    """A short digest of arrays, which identifies a table and its splits."""
     total = hashlib.sha256()
     for array in arrays:
         total.update(f"{array.dtype.str}{array.shape}".encode())

@@ -1,4 +1,4 @@
-"""From the originals, in the formats their publishers chose, to the arrays of the data directory.
+"""Parsers of the published files of the datasets.
 
 Every reader takes an open file of bytes and gives a matrix; `regression` and `covertype` make a file's arrays of it.
 What unpacks is counted: a source says how much may come out of its original.
@@ -89,12 +89,12 @@ def covertype(path: Path, most: int) -> dict[str, np.ndarray]:
 
 
 def text_table(stream: Any, *, delimiter: str | None = None, header: int = 0) -> Table:
-    """Numbers in lines, separated by `delimiter` or by blanks, below `header` lines of other things."""
+    """A text table of numbers, separated by `delimiter` or by blanks, after `header` lines to skip."""
     return np.loadtxt(stream, delimiter=delimiter, skiprows=header, ndmin=2, encoding="utf-8")
 
 
 def arff_table(stream: Any) -> Table:
-    """The rows of an ARFF file: what comes after the line `@data`, less comments, which begin with %."""
+    """The rows of an ARFF file: the lines after `@data`, without comments, which begin with %."""
     with io.TextIOWrapper(stream, encoding="utf-8") as lines:
         if not any(line.strip().lower() == "@data" for line in lines):  # reads up to and including that line
             raise ValueError("it has no line `@data`")
@@ -102,7 +102,7 @@ def arff_table(stream: Any) -> Table:
 
 
 def workbook_table(stream: Any, *, columns: int, decimals: int, begins: Sequence[float] | None = None) -> Table:
-    """The first `columns` columns of a sheet of an xlsx workbook, below one line of names, less blank rows.
+    """The first `columns` columns of a sheet of an xlsx workbook, without its header and blank rows.
 
     Args:
         stream: the open workbook.

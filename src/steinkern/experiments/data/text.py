@@ -26,9 +26,9 @@ _LONGEST_LINE = 2**20
 _FEWEST = 20  # sentences from which ten folds can be made
 TEXTS = ("mr", "cr", "subj", "mpqa")
 TABLES = ("w2v_gnews_300d", "glove6b_100d", "glove6b_50d")
-"""The tables of word vectors that stand side by side by default."""
+"""The default tables of word vectors, which are concatenated."""
 ENTRY_SCALE = 0.2
-"""Root mean square of a word vector's entries, whatever table it came from."""
+"""The root mean square of the entries of a word vector, to which each table is scaled."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _lines(path: Path, name: str) -> list[str]:
 def word_vectors(
     words: Sequence[str], tables: Sequence[Path], seed: int = 0
 ) -> tuple[Float32[np.ndarray, "words width"], list[int]]:
-    """The vectors of `words` from all tables side by side, and how many of the words each table has.
+    """The concatenated vectors of `words` from all tables, and the number of the words in each table.
 
     Every table is scaled so that the entries it gives have root mean square `ENTRY_SCALE`; the vectors of words that a
     table lacks are drawn from a normal distribution of that scale.
@@ -212,14 +212,14 @@ def cross_validation(number_of_rows: int, folds: int = 10, seed: int = 0) -> Int
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of every fold, sorted into buckets by length: `rows[b][f, : counts[b][f]]` are those of fold f."""
+    """Rows of every fold in buckets by length: `rows[b][f, : counts[b][f]]` are those of fold f in bucket b."""
 
     rows: tuple[Integer[np.ndarray, "folds _"], ...]
     counts: tuple[Integer[np.ndarray, " folds"], ...]
 
 
 def buckets_for(lengths: Integer[np.ndarray, " rows"], shares: Sequence[float]) -> list[int]:
-    """Lengths to which sentences are padded, so that short ones do not wait for long ones: quantiles of the lengths."""
+    """The lengths to which sentences are padded: quantiles of their lengths, so that short ones cost less."""
     return sorted({max(1, int(np.quantile(lengths, share, method="higher"))) for share in shares})
 
 
@@ -236,7 +236,7 @@ def bucketed(rows: Sequence[np.ndarray], lengths: Integer[np.ndarray, " rows"], 
 
 
 def generated(number: int = 400, seed: int = 0) -> tuple[Sentences, Float32[np.ndarray, "words width"]]:
-    """A small corpus that needs no download, and vectors for its words: a sentence means what its one opinion says.
+    """A small generated corpus, and vectors for its words; the label of a sentence is that of its one opinion word.
 
     Every twentieth label is wrong, and one sentence is empty.
     """

@@ -1,7 +1,7 @@
-"""Unpacking of files whose content may be anything: every byte that comes out is counted, and there is a most.
+"""Decompression of untrusted files with a limit on the unpacked size.
 
-A compressed file of a megabyte can unpack to gigabytes, and the sizes that archives state may be wrong. So nothing here
-trusts a stated size: streams are unpacked in pieces, and the first byte beyond the most is an error.
+A compressed file of a megabyte can unpack to gigabytes, and the sizes stated in an archive may be wrong. Streams are
+therefore unpacked in chunks, and the first byte beyond the limit is an error.
 """
 
 import gzip
@@ -19,28 +19,28 @@ import numpy as np
 from ...core.files import open_regular
 
 _PIECE = 2**16
-_DICTIONARY = 2**27  # bytes of memory for unpacking xz; its strongest preset takes half of that
+_DICTIONARY = 2**27  # the memory limit of xz in bytes; its strongest preset needs half of it
 
 
 class TooLargeError(ValueError):
-    """A file would unpack to more than there may be."""
+    """A file unpacks to more bytes than the limit."""
 
 
 class Budget:
-    """Bytes that may come out, of one stream or of several together."""
+    """A limit on the number of unpacked bytes, of one stream or of several together."""
 
     def __init__(self, most: int):
         self.most = self.left = most
 
     def spend(self, number: int) -> None:
-        """Count so many bytes; raise where they are too many."""
+        """Count `number` bytes; `TooLargeError` where the limit is exceeded."""
         self.left -= number
         if self.left < 0:
             raise TooLargeError(f"it unpacks to more than {self.most:,} bytes")
 
 
 class _Pieces(io.RawIOBase):
-    """A stream of the pieces that an iterator gives, each counted."""
+    """A stream of the chunks of an iterator, which are counted."""
 
     def __init__(self, pieces: Iterator[bytes], budget: Budget):
         self._pieces, self._budget, self._rest = pieces, budget, memoryview(b"")
@@ -62,13 +62,13 @@ class _Pieces(io.RawIOBase):
 
 
 def bounded(stream: Any, budget: Budget) -> io.BufferedIOBase:
-    """What a stream gives, read in pieces, within the budget."""
+    """The same stream, read in chunks and limited by the budget."""
     return io.BufferedReader(_Pieces(iter(lambda: stream.read(_PIECE), b""), budget), _PIECE)
 
 
 @contextmanager
 def open_plain(path: Path, most: int) -> Iterator[io.BufferedIOBase]:
-    """A file as it is."""
+    """The content of an uncompressed file."""
     with open_regular(path) as file:
         yield bounded(file, Budget(most))
 
@@ -89,7 +89,7 @@ def open_xz(path: Path, most: int) -> Iterator[io.BufferedIOBase]:
 
 @contextmanager
 def open_member(path: Path, name: str, most: int) -> Iterator[io.BufferedIOBase]:
-    """The file called `name`, in whichever folder, of a zip archive."""
+    """The content of the file `name`, in any folder of a zip archive."""
     with open_regular(path) as file, ZipFile(file) as archive:
         found = [entry for entry in archive.infolist() if PurePosixPath(entry.filename).name == name]
         if not found:
@@ -100,7 +100,7 @@ def open_member(path: Path, name: str, most: int) -> Iterator[io.BufferedIOBase]
 
 
 def unpacked_archive(stream: io.BufferedIOBase, most: int) -> io.BufferedIOBase:
-    """A zip archive with the same files and nothing packed, for readers that unpack without counting."""
+    """An uncompressed copy of a zip archive, for readers that have no limit."""
     budget, plain = Budget(most), io.BytesIO()
     with ZipFile(io.BytesIO(stream.read())) as archive, ZipFile(plain, "w", ZIP_STORED) as copy:
         for entry in archive.infolist():
@@ -111,7 +111,7 @@ def unpacked_archive(stream: io.BufferedIOBase, most: int) -> io.BufferedIOBase:
 
 
 def read_npz(path: Path, most: int) -> dict[str, np.ndarray]:
-    """The arrays of an npz file, which may take so many bytes together; no pickled objects."""
+    """The arrays of an npz file of at most `most` unpacked bytes; pickled objects are refused."""
     budget, arrays = Budget(most), {}
     with open_regular(path) as file, ZipFile(file) as archive:
         for entry in archive.infolist():
@@ -123,7 +123,7 @@ def read_npz(path: Path, most: int) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _open_entry(archive: ZipFile, entry: ZipInfo, budget: Budget) -> Iterator[io.BufferedIOBase]:
-    if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # Python unpacks the others without a bound
+    if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # Python has no limit for other methods
         raise ValueError(f"{entry.filename} is packed by a method other than deflate")
     with archive.open(entry) as stream:
         yield bounded(stream, budget)
@@ -151,7 +151,7 @@ def _read_npy(stream: io.BufferedIOBase, most: int) -> np.ndarray:
 
 
 def _unpacked_xz(file: Any) -> Iterator[bytes]:
-    """Streams of xz one after the other, with zeros between them, as the format allows."""
+    """The chunks of one or more concatenated xz streams, with padding of zeros between them."""
     packed = file.read(_PIECE)
     while packed:
         decoder = lzma.LZMADecompressor(memlimit=_DICTIONARY)

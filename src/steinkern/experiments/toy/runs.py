@@ -56,7 +56,7 @@ class Task:
         return sorted({min(self.target.reported_iteration, self.last), self.last})
 
     def protocol(self) -> dict[str, Any]:
-        """What a run does beyond its setting."""
+        """The inputs of a run besides its setting."""
         sizes = {"particles": NUM_PARTICLES, "exact_draws": NUM_DRAWS, "precision": jnp.zeros(()).dtype.name}
         return {"seeds": list(self.seeds), "iterations": self.iterations.tolist(), **sizes}
 

@@ -52,7 +52,7 @@ class Task:
         return min(1000 if self.name == "year" else 100, self.num_train)
 
     def protocol(self) -> dict[str, Any]:
-        """What a run does beyond its setting."""
+        """The inputs of a run besides its setting."""
         sizes = {"particles": NUM_PARTICLES, "batch_size": self.batch_size, "hidden": list(self.hidden)}
         data = fingerprint(self.features, self.targets, np.array(self.unit), self.train_rows, self.test_rows)
         return {"trials": len(self.train_rows), "data": data, **sizes, "noise_spread": NOISE_SPREAD, **CURVATURE}

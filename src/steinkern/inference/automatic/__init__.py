@@ -1,19 +1,19 @@
-"""Right answers by default: one call, nothing tuned.
+"""`sample`: particles of a posterior without settings to tune.
 
-Four stages, each with rules of its own that are written down with their evidence in the documentation:
+The function runs four stages; `docs/default.md` has their rules and the evidence for them.
 
-1. `start`: from one particle to the Gaussian nearest to the target (`gaussian`), by Newton's method on clouds of
-   points, and a look for mass that chains from it would not reach (`other_parts`);
-2. `chains`: from there, a hundred Hamiltonian chains in a common metric, until means and spreads have settled
-   (`convergence`);
-3. `particles`: means and variances from what the chains saw, with Stein's identity against their noise
-   (`control_variates`), and particles that have them, as support points of the draws (`support_points`);
-4. `quality`: what is known of the particles and what is not to be trusted; `properness` says whether there is a
-   posterior at all.
+1. `start`: fits the Gaussian nearest to the target (`gaussian`) by Newton's method on clouds of points, and looks for
+   mass that chains started from it would not reach (`second_component`).
+2. `chains`: runs a hundred Hamiltonian chains in a common metric from draws of this Gaussian, until their means and
+   standard deviations have converged (`convergence`).
+3. `particles`: estimates means and covariances from the draws, with control variates (`control_variates`), and computes
+   support points of the draws (`support_points`) that have these moments.
+4. `quality`: measures the quality of the particles and makes the warnings; `properness` detects densities without
+   finite mass.
 
-`sample` runs them. Programs hold the target's value and derivatives, the chains' transitions and little else: between
-them all arithmetic is NumPy's (`whitening`, `randomness`), which compiles nothing. `precision` and `closures` see to
-double precision within a program that may not use it.
+Only the target's value and derivatives, the transitions of the chains and the support points are compiled. All other
+arithmetic is NumPy's (`whitening`, `randomness`), which needs no compilation. `precision` and `closures` provide double
+precision where JAX's default is single precision.
 """
 
 from .quality import Cost as Cost

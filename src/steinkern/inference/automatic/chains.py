@@ -1,4 +1,7 @@
-"""The second stage: chains from the nearest Gaussian, in a metric that they measure, until their means settle."""
+"""The second stage: Hamiltonian chains from the nearest Gaussian, until their means and spreads have converged.
+
+Each of two rounds of warm-up adapts the step size and then estimates the metric, the inverse covariance of the draws.
+"""
 
 import math
 from dataclasses import dataclass
@@ -15,26 +18,27 @@ from ...core.programs import compiled
 from ...core.types import Batch, Scalar, cast_like
 from ...samplers.hamiltonian import ChainState, Hamiltonian, Noise
 from ...targets.target import AbstractTarget
-from .convergence import drifting, mixing, settled
-from .properness import quartile_range, running_away
+from .convergence import are_drifting, have_settled, measure_mixing
+from .properness import is_running_away, quartile_range
 from .randomness import transition_noise
 from .start import Start
 from .whitening import Whitening, eigh
 
 ROUND = 50
-"""Transitions of a round, after each of which it is seen whether the chains have settled."""
+"""The number of transitions in a round; convergence is checked after rounds."""
 _WARM_UPS = 2  # rounds
 _LEAST_ROUNDS = 2
 MOST_ROUNDS = 16
-"""Of the chains, beside two for warming up."""
-_HARD = 4  # rounds after which chains that have not settled go on with half the step: narrow places want it
-_ACCEPTANCE = 0.8  # what the step size is adapted to: between cheap steps and narrow places
+"""The most rounds after warm-up."""
+_HARD = 4  # rounds after which unconverged chains continue with half the step size, which narrow regions need
+_ACCEPTANCE = 0.8  # the mean acceptance to which the step size is adapted: a balance of cost and narrow regions
 _SMALLEST_STEP = 1e-4
-_MOST_NUMBERS = 20_000_000  # of draws that are kept
+_NOTICE = "Ctrl-C: the run ends after this round, with the draws so far. A second one ends it at once."
+_MOST_NUMBERS = 20_000_000  # the most numbers in the kept draws
 
 
 class Draws(NamedTuple):
-    """What the chains saw, with axes (transition, chain, …): JAX arrays of a round, NumPy arrays on the host."""
+    """The draws of the chains, with axes (transition, chain, …): JAX arrays in a round, NumPy arrays on the host."""
 
     points: Any
     log_densities: Any
@@ -46,31 +50,31 @@ class Draws(NamedTuple):
 
     @property
     def jumps_outside(self) -> float:
-        """The share of jumps that led to where the log density is not finite."""
+        """The share of jumps to points at which the log density is not finite."""
         return float(np.sum(self.outside)) / max(1, len(self.leaps) * (self.acceptance.shape[1] // 2))
 
-    def thinned(self, every: int) -> "Draws":
-        """One draw of so many."""
+    def take_every(self, number: int) -> "Draws":
+        """The draws of every `number`-th transition."""
         return self._replace(
-            **{name: getattr(self, name)[every - 1 :: every] for name in ("points", "log_densities", "scores")}
+            **{name: getattr(self, name)[number - 1 :: number] for name in ("points", "log_densities", "scores")}
         )
 
 
 class Lines(NamedTuple):
-    """What the history wants of the transitions of a round."""
+    """The diagnostics of a round's transitions for the history."""
 
     points: np.ndarray
-    """None of them where they are too many."""
+    """Empty where the points of all transitions would take too much memory."""
     acceptance: np.ndarray
     leaps: np.ndarray
     mean_score: np.ndarray
-    """Root mean square of the whitened scores' mean over the chains."""
+    """Root mean square, over whitened coordinates, of the mean score of the chains."""
     step_size: np.ndarray
     stein_ratio: np.ndarray
 
     @classmethod
     def of(cls, draws: Draws, metric: AbstractMetric, with_points: bool) -> "Lines":
-        """Those of draws in NumPy."""
+        """The diagnostics of these draws, which are NumPy arrays."""
         points, scores = draws.points, draws.scores
         n, d = points.shape[1:]
         means = Whitening.of(metric).pull_scores(scores.mean(axis=1))
@@ -81,30 +85,30 @@ class Lines(NamedTuple):
 
     @property
     def batches(self) -> int:
-        """Batches of gradients one after the other."""
+        """The number of sequential batches of gradients."""
         return int(np.sum(self.leaps)) + len(self.leaps)
 
     @property
     def gradients(self) -> int:
-        """Gradients at single points: all chains leap, half of them jump."""
+        """The number of gradients at single points: all chains take leapfrog steps, half of them jump."""
         return int(np.sum(self.leaps)) * self.acceptance.shape[1] + len(self.leaps) * (self.acceptance.shape[1] // 2)
 
 
 @dataclass(frozen=True)
 class Chains:
-    """What the chains saw, and how they ended."""
+    """The draws of the chains, and how the chains ended."""
 
     draws: Draws
-    """Of the rounds that count."""
+    """The draws of the rounds that enter the estimates."""
     lines: Lines
-    """Of all rounds, for the history; without points where these are too many."""
+    """The diagnostics of all rounds, for the history."""
     sampler: Hamiltonian
     hard: bool
-    """Whether they had to go on with half the step."""
+    """Whether the chains needed more than four rounds, the later ones with half the step size."""
     stopped: bool
     """Whether Ctrl-C ended them."""
     spreads: list[np.ndarray]
-    """The distances of the quartiles, round by round."""
+    """The interquartile ranges by coordinate, one array for each round."""
 
     @property
     def spent(self) -> np.ndarray:
@@ -115,15 +119,15 @@ class Chains:
 def run_chains(
     random: np.random.Generator, target: AbstractTarget, start: Start, data: Batch, recorded: bool, bar: Any
 ) -> Chains:
-    """Two rounds that adapt step size and metric, and rounds until means and spreads have settled.
+    """Run two rounds of warm-up, which adapt step size and metric, and then rounds until the chains have converged.
 
     Args:
-        random: draws the momenta, the jumps and all else.
+        random: the generator of momenta and jumps.
         target: bound to its space.
-        start: where the chains begin.
-        data: all of them.
-        recorded: whether the history wants the chains' points.
-        bar: shows how far it is.
+        start: the initial points of the chains and the nearest Gaussian.
+        data: the full data.
+        recorded: whether the history keeps the chains' points.
+        bar: the progress bar.
     """
     n, d = start.chains.points.shape
     dtype = start.chains.points.dtype
@@ -149,32 +153,32 @@ def run_chains(
         hard = len(lines) > _WARM_UPS + _HARD
         return Chains(join(draws), join(lines), sampler, hard, interrupt.requested, spreads)
 
-    with interruptible("Ctrl-C: ending after this round, with what there is; again to end at once.") as interrupt:
+    with interruptible(_NOTICE) as interrupt:
         for _ in range(_WARM_UPS):
             state, step, draws = take(state, rate=1.0)
-            if running_away(spreads):
+            if is_running_away(spreads):
                 return end([draws])
-            sampler = Hamiltonian(measured_metric(draws, start.nearest.precision), step)
+            sampler = Hamiltonian(estimate_metric(draws, start.nearest.precision), step)
         for turn in range(MOST_ROUNDS):
             state, _, draws = take(state, rate=0.0)
-            rounds.append(draws.thinned(thinning))
-            if interrupt.requested or running_away(spreads):
+            rounds.append(draws.take_every(thinning))
+            if interrupt.requested or is_running_away(spreads):
                 break
             # Stopping at intermediate checks is biased towards rounds that under-sample the tails.
             if _HARD <= turn < MOST_ROUNDS - 1:
                 continue
-            seen = mixing(np.concatenate([part.points for part in rounds]))
-            if len(rounds) >= _LEAST_ROUNDS and settled(seen):
+            seen = measure_mixing(np.concatenate([part.points for part in rounds]))
+            if len(rounds) >= _LEAST_ROUNDS and have_settled(seen):
                 break
-            if turn + 1 == _HARD:  # what the longer steps saw is left out: they had hardly been in the narrow places
+            if turn + 1 == _HARD:  # drop the draws of the longer steps, which hardly reached the narrow regions
                 sampler, rounds = Hamiltonian(sampler.metric, _halve(sampler.step_size)), []
-            elif len(rounds) >= 4 and drifting(seen):  # the first of them were still on their way
+            elif len(rounds) >= 4 and are_drifting(seen):  # the first half is still warm-up
                 rounds = rounds[len(rounds) // 2 :]
         return end(rounds)
 
 
 def join(parts: Any) -> Any:
-    """One after the other: how many there are changes, and should compile nothing."""
+    """Concatenate draws or lines, in NumPy: their number varies, and JAX would compile for each."""
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
@@ -182,9 +186,9 @@ def join(parts: Any) -> Any:
 def one_round(
     noise: Noise, target: AbstractTarget, sampler: Hamiltonian, state: ChainState, batch: Batch, rate: Scalar
 ) -> tuple[ChainState, Scalar, Draws]:
-    """A transition for each of the noise; the step size follows the acceptance at `rate`, 0 for not at all.
+    """One transition for each entry of `noise`; the step size adapts to the acceptance at `rate`, 0 to keep it.
 
-    One program for warming up and for sampling: compiling it takes longer than running it on most targets.
+    Warm-up and sampling share this program, because for most targets compiling takes longer than running.
     """
 
     def advance(carry: tuple[ChainState, Scalar], turn: tuple[Noise, Array]) -> tuple[Any, Draws]:
@@ -193,7 +197,7 @@ def one_round(
         step = jnp.exp(log_step)
         now = Hamiltonian(sampler.metric, step, sampler.most_leaps, sampler.share)
         state = now.transition(own_noise, state, target, batch)
-        gain = rate * 10 / (10 + count).astype(log_step.dtype)  # long steps first, then smaller and smaller ones
+        gain = rate * 10 / (10 + count).astype(log_step.dtype)  # large changes first, then smaller ones
         log_step = log_step + gain * (jnp.mean(state.acceptance) - _ACCEPTANCE)
         return (state, jnp.maximum(log_step, math.log(_SMALLEST_STEP))), Draws(*state, step)
 
@@ -202,8 +206,8 @@ def one_round(
     return state, jnp.exp(log_step), draws
 
 
-def measured_metric(draws: Draws, precision: np.ndarray) -> AbstractMetric:
-    """The inverse of the covariance of the later half of the draws, with the Gaussian's own worth d draws of it."""
+def estimate_metric(draws: Draws, precision: np.ndarray) -> AbstractMetric:
+    """The inverse covariance of the later half of the draws, shrunk to the Gaussian's, which counts as d draws."""
     half = np.asarray(draws.points, np.float64)[len(draws.points) // 2 :]
     points = half.reshape(-1, half.shape[-1])
     n, d = points.shape
@@ -213,7 +217,7 @@ def measured_metric(draws: Draws, precision: np.ndarray) -> AbstractMetric:
         return Whitening.of_precision(1 / variance).metric()
     whitening = Whitening.of_precision(given)
     white = whitening.whiten(centred)
-    # (R⁻¹ C R⁻ᵀ)⁻¹ = Rᵀ C⁻¹ R with C the covariance of what is whitened
+    # (R⁻¹ C R⁻ᵀ)⁻¹ = Rᵀ C⁻¹ R with C the covariance of the whitened draws
     values, vectors = eigh((white.T @ white + d * np.eye(d)) / (n + d))
     back = whitening.root.T @ vectors
     return Whitening.of_precision((back / values) @ back.T).metric()

@@ -1,4 +1,4 @@
-"""Copies of functions and objects with other parts in them."""
+"""Copies functions and objects, with replacements for some of the objects that they refer to."""
 
 import collections
 import copy
@@ -12,9 +12,9 @@ from .closure_graph import Node, Uses, attributes_of, names_in, wrapped_by
 
 
 def rebuild(leading: dict[int, Node], made: dict[int, Any]) -> dict[int, Any]:
-    """Copies of the nodes that lead to arrays, by the identity of the originals; those in `made` are there already.
+    """Copies of the nodes that lead to arrays, by the identity of the originals; `made` holds copies to reuse.
 
-    What can be changed is made first and filled afterwards, because its parts may refer to it.
+    Mutable objects are created first and filled afterwards, because the objects in them may refer back to them.
     """
     made, done = dict(made), set(made)
     for own, (thing, parts) in leading.items():
@@ -26,7 +26,7 @@ def rebuild(leading: dict[int, Node], made: dict[int, Any]) -> dict[int, Any]:
             return made[own]
         thing, parts = leading[own]
         if own in made:
-            done.add(own)  # before its parts, which may refer to it
+            done.add(own)  # before its contents, which may refer back to it
         new = {slot: copied(part) for slot, part in parts.items() if part in leading}
         if own not in made:
             made[own] = _with_parts(thing, new)
@@ -41,7 +41,7 @@ def rebuild(leading: dict[int, Node], made: dict[int, Any]) -> dict[int, Any]:
 
 
 def _shell(thing: Any, changing: set[Any]) -> tuple[Any] | None:
-    """A copy whose parts are set afterwards; `None` for what cannot be changed."""
+    """A copy of a mutable object, to be filled by `_fill`; `None` for immutable objects."""
     if isinstance(thing, np.ndarray):
         return (np.array(thing),)
     if isinstance(thing, types.FunctionType):
@@ -59,15 +59,15 @@ def _shell(thing: Any, changing: set[Any]) -> tuple[Any] | None:
             members = {"__module__": thing.__module__, "__slots__": ()}
             return (type(thing)(thing.__name__, (thing,), members),)
         return (_object_like(thing),)
-    except Exception:  # whatever an object's own way of being copied may raise: it stays as it is
+    except Exception:  # the copying of a foreign class may raise anything; the object is then shared
         return (thing,)
 
 
 def _object_like(thing: Any) -> Any:
-    """A copy of an object that shares its attributes."""
+    """A shallow copy of an object."""
     try:
         new = object.__new__(type(thing))
-    except TypeError:  # of a type that Python does not make
+    except TypeError:  # some built-in types
         return copy.copy(thing)
     for name, part in attributes_of(thing).items():
         object.__setattr__(new, name, part)
@@ -75,7 +75,7 @@ def _object_like(thing: Any) -> Any:
 
 
 def _empty_function(function: types.FunctionType, changing: set[Any]) -> types.FunctionType:
-    """The function with empty cells, and a scope of its own, where other things are to come into them."""
+    """A copy of a function with empty cells, and a new dictionary of globals, where these are to be replaced."""
     cells = tuple(
         types.CellType() if ("cell", place) in changing else cell
         for place, cell in enumerate(function.__closure__ or ())
@@ -93,7 +93,7 @@ def _empty_function(function: types.FunctionType, changing: set[Any]) -> types.F
 
 
 def _fill(thing: Any, shell: Any, new: dict[Any, Any]) -> None:
-    """Set the new parts of what `_shell` made."""
+    """Put the copies into an object that `_shell` created."""
     if isinstance(thing, types.FunctionType):
         for (kind, place), part in new.items():
             if kind == "cell":
@@ -118,7 +118,7 @@ def _fill(thing: Any, shell: Any, new: dict[Any, Any]) -> None:
 
 
 def _with_parts(thing: Any, new: dict[Any, Any]) -> Any:
-    """What cannot be changed, made of its new parts."""
+    """A new immutable object from copies of its contents."""
     if isinstance(thing, types.MethodType):
         return types.MethodType(new.get("function", thing.__func__), new.get("self", thing.__self__))
     if isinstance(thing, functools.partial):
@@ -129,7 +129,7 @@ def _with_parts(thing: Any, new: dict[Any, Any]) -> Any:
         return type(thing)(*parts) if hasattr(thing, "_fields") else type(thing)(parts)
     if isinstance(thing, functools._lru_cache_wrapper):
         return functools.lru_cache(maxsize=None)(new["wrapped"])
-    return new["wrapped"]  # a compiled function is traced as a part of what calls it
+    return new["wrapped"]  # a compiled function is traced within its caller
 
 
 def _as_member(cls: type, name: str, part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The graph of what a function refers to: through closures, globals, defaults, attributes, classes and containers."""
+"""The graph of objects that a function refers to by closures, globals, defaults, attributes, classes and containers."""
 
 import abc
 import collections
@@ -10,35 +10,35 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-_MOST_OBJECTS = 100_000  # that are looked at: beyond, whatever is not yet seen stays as it is
+_MOST_OBJECTS = 100_000  # objects beyond this number are not followed
 LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "arviz", "beartype", "blackjax", "distrax", "equinox", "flax", "jax", "jaxlib", "jaxtyping", "matplotlib",
     "ml_dtypes", "numpy", "numpyro", "optax", "pandas", "pymc", "pytensor", "pytest", "scipy", "sklearn", "steinkern",
     "tensorflow_probability", "torch", "tqdm", "xarray",
 }  # fmt: skip
-"""Packages whose own globals and classes hold no array of the caller's."""
+"""Packages whose globals and classes hold no arrays of the caller."""
 _HOLDERS = frozenset(
     {"distrax", "equinox", "flax", "functools", "jax", "jaxlib", "numpyro", "pymc", "pytensor", "steinkern"}
 )
-"""Libraries whose objects hold functions and arrays of the caller's."""
+"""Libraries whose objects hold functions and arrays of the caller."""
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), np.generic, np.dtype, jax.Array, range, slice)
 
 
 class Node(NamedTuple):
-    """An object, and the identities of the objects that it refers to, by place."""
+    """An object, and the identities of the objects that it refers to, by slot."""
 
     thing: Any
     parts: dict[Any, int]
 
 
 class Graph:
-    """What a function refers to, by identity."""
+    """The objects that a function refers to, by identity."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
 
     def add(self, thing: Any) -> int:
-        """The identity of `thing`, after it and all that it refers to have been entered."""
+        """Add `thing` and all objects that it refers to; returns its identity."""
         waiting = [thing]
         while waiting:
             node = waiting.pop()
@@ -50,7 +50,7 @@ class Graph:
         return id(thing)
 
     def leading_to_arrays(self) -> dict[int, Node]:
-        """The nodes from which an array is reached, and these arrays."""
+        """The nodes from which a 64-bit array can be reached, the arrays included."""
         referring: dict[int, list[int]] = {}
         for own, node in self.nodes.items():
             for part in node.parts.values():
@@ -66,14 +66,14 @@ class Graph:
 
 
 class Uses(NamedTuple):
-    """A module, as far as a function refers to it by these names."""
+    """A module, restricted to the names that a function uses."""
 
     module: types.ModuleType
     names: frozenset[str]
 
 
 def is_wide_array(thing: Any) -> bool:
-    """Whether this is an array whose type in JAX depends on the precision in force."""
+    """Whether this is a NumPy array whose dtype in JAX depends on the precision in force."""
     return isinstance(thing, np.ndarray) and thing.dtype.kind in "iufc" and thing.dtype.itemsize >= 8
 
 
@@ -83,7 +83,7 @@ def package_of(thing: Any) -> str:
 
 
 def parts_of(thing: Any) -> dict[Any, Any]:
-    """What `thing` refers to that may lead to an array, by place."""
+    """The objects that `thing` refers to and that may lead to an array, by slot."""
     if isinstance(thing, (*_ATOMS, np.ndarray)):
         return {}
     if isinstance(thing, types.FunctionType):
@@ -104,7 +104,7 @@ def parts_of(thing: Any) -> dict[Any, Any]:
         return {}
     if (wrapped := wrapped_by(thing)) is not None:
         return {"wrapped": wrapped}
-    if package_of(type(thing)) in sys.stdlib_module_names:  # a namespace, for one: its class holds nothing
+    if package_of(type(thing)) in sys.stdlib_module_names:  # such as a namespace, whose class holds no arrays
         return attributes_of(thing)
     if package_of(type(thing)) in LIBRARIES - _HOLDERS:
         return {}
@@ -118,7 +118,7 @@ def attributes_of(thing: Any) -> dict[str, Any]:
 
 
 def wrapped_by(thing: Any) -> Any:
-    """What a compiled or a caching function wraps: neither shows its closure."""
+    """The function inside a compiled or caching function, which hides its closure; `None` for others."""
     if isinstance(thing, functools._lru_cache_wrapper) or type(thing).__name__ == "PjitFunction":
         return getattr(thing, "__wrapped__", None)
     return None
@@ -168,8 +168,8 @@ def _named(namespace: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
 
 
 def _parts_of_class(cls: type) -> dict[Any, Any]:
-    """The members of a class of the caller's and of its bases, methods as plain functions."""
-    if type(cls) not in (type, abc.ABCMeta):  # others do more than make a class: see `as_function`
+    """The members of a class of the caller and of its bases, methods as plain functions."""
+    if type(cls) not in (type, abc.ABCMeta):  # other metaclasses have side effects: see `as_function`
         return {}
     found: dict[Any, Any] = {}
     for base in reversed(cls.__mro__):
@@ -188,7 +188,7 @@ _modules: dict[tuple[str, frozenset[str]], Uses] = {}
 
 
 def _uses(module: types.ModuleType, names: frozenset[str]) -> Uses:
-    """One object for a module and some names, so that its identity says which they are."""
+    """One object for each module and set of names, so that equal restrictions have one identity."""
     uses = _modules.get((module.__name__, names))
     if uses is None or uses.module is not module:
         uses = _modules[module.__name__, names] = Uses(module, names)

@@ -1,14 +1,14 @@
-"""A function rebuilt on copies of the NumPy arrays that it closes over.
+"""Copies of functions whose closed-over NumPy arrays are copied too.
 
-JAX (0.10 to 0.12) remembers its version of a NumPy array by the array's identity, without regard to the precision in
-force: once a program traced in double precision holds a closed-over array, that array is int64 or float64 to every
-thread, and one that a program in single precision holds is float32 where double precision is asked for. `sample` traces
-the target in double precision within a program that may not use it. It therefore traces a copy of the target whose
-64-bit arrays are copies: no array of the caller's is met in double precision, and none comes rounded.
+JAX (0.10 to 0.12) caches its version of a NumPy array by the identity of the array, regardless of the precision in
+force. A closed-over array that was traced in double precision is then float64 (or int64) in all threads, and one that
+was traced in single precision is rounded to float32 even in double precision. `sample` traces the target in double
+precision in processes that otherwise use single precision. It therefore traces a copy of the target in which all 64-bit
+arrays are copied, so that the caller's arrays are never cached in double precision and the copies are never rounded.
 
-Arrays are reached through closures, globals, defaults, partial arguments, methods, attributes of objects, classes and
-modules, containers, and through what `jit`, `vmap` or `custom_vjp` wrap. Everything that does not lead to an array is
-shared with the original, not copied.
+Arrays are found in closures, globals, defaults, partial arguments, methods, attributes of objects, classes and modules,
+containers, and in functions wrapped by `jit`, `vmap` or `custom_vjp`. Objects that do not lead to an array are shared
+with the original.
 """
 
 import abc
@@ -28,16 +28,15 @@ from .closure_graph import LIBRARIES, Graph, Node, is_wide_array, package_of, pa
 
 T = TypeVar("T")
 
-_MOST_KEPT = 32  # rebuilt functions that are remembered
+_MOST_KEPT = 32  # the most copied functions in the cache
 
 
 def on_copied_arrays(thing: T) -> T:
-    """`thing`, a function or an object that holds functions, on copies of all 64-bit NumPy arrays that it reaches.
+    """A copy of a function, or of an object that holds functions, with copies of all 64-bit NumPy arrays it refers to.
 
-    Called again for the same functions, with arrays of the same contents, it returns the same copies of them, so that
-    JAX finds what it has compiled.
+    A second call for the same functions and equal arrays returns the same copies, so that JAX reuses compiled programs.
     """
-    if package_of(type(thing)) == "steinkern":  # a target, made anew for every call: part by part
+    if package_of(type(thing)) == "steinkern":  # a target, a new object in every call: field by field
         parts = {name: on_copied_arrays(part) for name, part in vars(thing).items()}
         changed = {name: part for name, part in parts.items() if part is not vars(thing)[name]}
         if not changed:
@@ -59,26 +58,26 @@ def on_copied_arrays(thing: T) -> T:
 
 
 class _Kept:
-    """Copies of functions, objects and arrays, for as long as the originals live and the arrays do not change."""
+    """A cache of copies, valid while the originals are alive and their arrays unchanged."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Any, tuple[list[Any], dict[int, Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
     def find(self, leading: dict[int, Node]) -> dict[int, Any]:
-        """The copies made of the same objects before; none where an array, or a number beside it, has changed since."""
+        """The cached copies of these objects; none where an array or a plain attribute has changed since."""
         with self._lock:
             _, made = self._entries.get(_signature(leading), ([], {}))
         arrays = [(node.thing, own) for own, node in leading.items() if isinstance(node.thing, np.ndarray)]
         return made if all(own in made and _same(array, made[own]) for array, own in arrays) else {}
 
     def add(self, leading: dict[int, Node], made: dict[int, Any]) -> None:
-        """Keep what has been made; it is let go as soon as one of the originals is."""
+        """Cache copies; the entry is removed as soon as one of the originals is garbage-collected."""
         name = _signature(leading)
         lasting = [own for own, node in leading.items() if _lasts(node.thing)]
 
         def forget(_: Any) -> None:
-            self._entries.pop(name, None)  # one operation, without the lock: it may come at any moment
+            self._entries.pop(name, None)  # atomic, without the lock: the garbage collector may call it at any time
 
         originals = [weakref.ref(leading[own].thing, forget) for own in lasting]
         with self._lock:
@@ -92,14 +91,14 @@ _kept = _Kept()
 
 
 def _lasts(thing: Any) -> bool:
-    """Whether an object has an identity of its own that can be watched, unlike containers."""
+    """Whether an object supports weak references; methods and containers are excluded."""
     if isinstance(thing, types.MethodType | dict | list | tuple):
         return False
     return type(thing).__weakrefoffset__ != 0  # negative from Python 3.12 on
 
 
 def _signature(leading: dict[int, Node]) -> tuple[Any, ...]:
-    """Equal for the same objects, with the same numbers and texts beside their arrays."""
+    """A cache key: the identities of the objects, and the numbers and strings that they hold."""
     objects = tuple(sorted(own for own, node in leading.items() if _lasts(node.thing)))
     plain = str | bytes | int | float | complex | bool | None
     beside = (
@@ -116,7 +115,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def as_function(thing: Callable[..., Any]) -> Callable[..., Any]:
-    """A callable object whose class cannot be rebuilt, as the method that it is called by."""
+    """A callable object whose class cannot be copied, as its bound `__call__`; other callables unchanged."""
     cls = type(thing)
     call = vars(cls).get("__call__")
     plain = (

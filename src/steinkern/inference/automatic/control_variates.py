@@ -1,11 +1,12 @@
-"""Stein's identity against Monte Carlo noise: zero-variance control variates (Assaraf and Caffarel; Mira et al., 2013).
+"""Zero-variance control variates from Stein's identity (Assaraf and Caffarel, 1999; Mira et al., 2013).
 
-E[s] = 0 and E[(x_i − m) s_k] = −δ_ik at the target, so what a sample's own means of them are is noise, and moves with
-the noise in the mean and covariance of x. Regressing the one on the other takes it out: all of it for a Gaussian. Both
-hold where the density is differentiable and vanishes at the edges of its support. Where chains have met an edge, or a
-mean of s is farther from 0 than its own noise allows, nothing is corrected, and the stated errors are those of plain
-means. Where that is so of a product (x_i − m) s_k alone, as with chains that have not settled, the correction is taken,
-and the stated error is no less than it and than the plain one.
+At the target E[s] = 0 and E[(x_i − m) s_k] = −δ_ik, where s is the score. The deviation of a sample's means from these
+values is noise, which is correlated with the noise in the sample's mean and covariance. Regression removes the
+correlated part, which is all of the noise for a Gaussian. Both identities hold for densities that are differentiable
+and vanish at the edges of their support. Where chains have met an edge, or where a mean of s is significantly different
+from 0, nothing is corrected, and the stated errors are those of plain means. Where only a product (x_i − m) s_k is
+significantly different, as for chains that have not converged, the correction is used, and the stated error is at least
+the size of the correction and at least the plain error.
 """
 
 from statistics import NormalDist
@@ -17,44 +18,45 @@ from ...core.metric import AbstractMetric
 from .whitening import Whitening, eigh
 
 _DRAWS_A_CONTROL = 20
-_MOST_DIMENSIONS = 200  # beyond, the regressions cost more than the chains
-_LARGEST = 5000  # draws that a regression looks at
-_NOISE = 4.0  # standard errors that a correction may have
-_SURE = 3.0  # standard errors that the mean of one control may be from 0, and for many the same probability
+_MOST_DIMENSIONS = 200  # in more dimensions the regressions cost more than the chains
+_LARGEST = 5000  # the most draws in a regression
+_NOISE = 4.0  # the largest correction, in plain standard errors
+_SURE = 3.0  # the significance of a control's mean, in standard errors; adjusted for the number of controls
 
 
 class Estimates(NamedTuple):
-    """Moments of u = R(x − centre), in which the target's covariance is near the identity."""
+    """Moments of the whitened variable u = R(x − centre), whose covariance is near the identity."""
 
     centre: np.ndarray
     mean: np.ndarray
     covariance: np.ndarray
     mean_error: np.ndarray
-    """The standard errors of the means of x, coordinate by coordinate."""
+    """The standard errors of the means of x by coordinate."""
     variance_error: np.ndarray
-    """The standard errors of the variances of x, likewise."""
+    """The standard errors of the variances of x by coordinate."""
     identity_error: float
-    """How far the chains are from E[s] = 0, in standard errors, where that is far in standard deviations as well."""
+    """The largest deviation of the mean score from 0, in standard errors; 0 where it is below a tenth in whitened
+    coordinates."""
 
 
 class Regressed(NamedTuple):
-    """Values at some draws, one a row, and the means over all draws by chain."""
+    """Values for a regression: at a selection of the draws, one row each, and their means by chain over all draws."""
 
     few: np.ndarray
     by_chain: np.ndarray
 
 
 def moments_by_stein(points: Any, scores: Any, metric: AbstractMetric, smooth: bool = True) -> Estimates:
-    """Mean and covariance, each entry with or without the correction, whichever has the smaller error.
+    """Mean and covariance; each entry is corrected where the correction has the smaller standard error.
 
-    Whitened coordinates keep narrow directions: an error of a hundredth in an entry is one of a hundredth in the spread
-    along every direction.
+    They are in whitened coordinates, in which relative errors of the spread are equal along all directions, narrow ones
+    included.
 
     Args:
-        points: of the chains, with axes (transition, chain, coordinate).
-        scores: ∇log p there.
-        metric: near the inverse of the covariance.
-        smooth: whether nothing speaks against Stein's identity: chains do not meet an edge of the density.
+        points: the draws, with axes (transition, chain, coordinate).
+        scores: ∇log p at the draws.
+        metric: close to the inverse covariance.
+        smooth: whether the chains met no edge of the density, so that Stein's identity can hold.
     """
     whitening = Whitening.of(metric)
     x = np.asarray(points, np.float64)
@@ -103,7 +105,7 @@ def moments_by_stein(points: Any, scores: Any, metric: AbstractMetric, smooth: b
 
 
 def _slopes(controls: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The regression of values on controls, rows being draws."""
+    """The coefficients of the regression of values on controls; rows are draws."""
     controls, values = controls - controls.mean(axis=0), values - values.mean(axis=0)
     gram = controls.T @ controls
     ridge = 1e-8 * np.trace(gram) / len(gram) + np.finfo(gram.dtype).tiny
@@ -111,13 +113,13 @@ def _slopes(controls: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _better(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray, holds: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The means by chain, corrected where that is better, and the least error to state of each.
+    """The means by chain, corrected where that has the smaller error, and a lower limit of each stated error.
 
     Args:
         plain: the means of the values by chain.
-        offsets: those of the controls, which are 0 at the target.
-        slopes: of the regression of the values on the controls.
-        holds: whether Stein's identity holds for the scores themselves.
+        offsets: the means of the controls by chain; their expectations are 0.
+        slopes: the coefficients of the regression of the values on the controls.
+        holds: whether the mean score is 0 within its standard error.
     """
     better = plain - offsets @ slopes
     apart, error = np.abs(better.mean(axis=0) - plain.mean(axis=0)), _error(plain)
@@ -127,13 +129,13 @@ def _better(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray, holds: b
 
 
 def _positive(covariance: np.ndarray, smallest: float) -> np.ndarray:
-    """A symmetric matrix with no eigenvalue below `smallest`."""
+    """The symmetric part of a matrix, with eigenvalues of at least `smallest`."""
     values, vectors = eigh((covariance + covariance.T) / 2)
     return (vectors * np.maximum(values, smallest)) @ vectors.T
 
 
 def _vanish(by_chain: np.ndarray) -> bool:
-    """Whether the means of all controls are 0 within their errors."""
+    """Whether the means of all controls are 0 within their standard errors."""
     surplus = (1 - NormalDist().cdf(_SURE)) / by_chain.shape[1]
     sure = -NormalDist().inv_cdf(surplus)
     return bool(np.all(np.abs(by_chain.mean(axis=0)) <= sure * _error(by_chain)))

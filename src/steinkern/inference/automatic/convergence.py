@@ -1,7 +1,8 @@
-"""Have the chains settled? Errors from the spread of the chains' own means, without a theory of how a chain forgets.
+"""Convergence of the chains: Monte Carlo standard errors, drift and R-hat.
 
-They are those of independent chains. Jumps couple the chains, since each adds a difference of two others, but one jump
-goes by one pair among thousands: over the targets of `tests/calibration.py` errors are as stated.
+The standard errors come from the spread of the chains' means, so they need no estimate of autocorrelation. The formula
+is that of independent chains. Jumps couple the chains, since each adds the difference of two others, but each jump uses
+one of thousands of pairs; over the targets of `tests/calibration.py` the stated errors are right.
 """
 
 from typing import NamedTuple
@@ -10,26 +11,26 @@ import numpy as np
 
 ENOUGH = 0.03
 """Standard errors of means and standard deviations, in standard deviations, at which sampling stops."""
-_DRIFT = 0.1  # standard deviations between the first half and the second
+_DRIFT = 0.1  # standard deviations between the halves of the draws
 _SURE = 4.0  # standard errors
 
 
 class Mixing(NamedTuple):
-    """By coordinate, in standard deviations of the draws."""
+    """Convergence diagnostics by coordinate, in standard deviations of the draws."""
 
     mean_error: np.ndarray
-    """The standard error of the mean, from the spread of the chains' own means."""
+    """The standard error of the mean, from the spread of the chains' means."""
     sd_error: np.ndarray
-    """The standard error of the standard deviation, likewise."""
+    """The standard error of the standard deviation, from the spread of the chains' variances."""
     drift: np.ndarray
-    """How far the second half of the draws lies from the first, in the mean or the standard deviation; 0 where that
-    may be chance."""
+    """The change of the mean or the standard deviation from the first half of the draws to the second; 0 where it is
+    not significant."""
     r_hat: np.ndarray
-    """Gelman and Rubin's: the spread of all draws over that within chains, 1 where chains cannot be told apart."""
+    """R-hat of Gelman and Rubin: the spread of all draws over that within chains, near 1 after convergence."""
 
 
-def mixing(points: np.ndarray) -> Mixing:
-    """See `Mixing`; the axes are (transition, chain, coordinate)."""
+def measure_mixing(points: np.ndarray) -> Mixing:
+    """The diagnostics of draws with axes (transition, chain, coordinate)."""
     t, n, _ = points.shape
     mean = points.mean(axis=(0, 1))
     variance = ((points - mean) ** 2).mean(axis=(0, 1))
@@ -50,20 +51,20 @@ def mixing(points: np.ndarray) -> Mixing:
     return Mixing(error(unit), error(squares), np.maximum(drift(unit), drift(squares)), r_hat)
 
 
-def settled_error(hard: bool) -> float:
-    """The standard errors up to which means and spreads are called settled, in standard deviations.
+def largest_settled_error(hard: bool) -> float:
+    """The largest standard error of converged means and spreads, in standard deviations.
 
-    Half as large where the chains had a hard time: narrow places that they see too little make errors look small.
+    It is halved where the chains needed many rounds: rarely visited narrow regions make the stated errors too small.
     """
     return ENOUGH / 2 if hard else ENOUGH
 
 
-def settled(found: Mixing) -> bool:
-    """Whether means and standard deviations are known well enough and stand still."""
+def have_settled(found: Mixing) -> bool:
+    """Whether the standard errors of means and standard deviations are small and nothing drifts."""
     worst = float(max(found.mean_error.max(), found.sd_error.max()))
-    return worst <= ENOUGH and not drifting(found)
+    return worst <= ENOUGH and not are_drifting(found)
 
 
-def drifting(found: Mixing) -> bool:
-    """Whether the second half of the draws lies elsewhere than the first."""
+def are_drifting(found: Mixing) -> bool:
+    """Whether the mean or spread of some coordinate differs between the halves of the draws."""
     return bool(found.drift.max() > _DRIFT)

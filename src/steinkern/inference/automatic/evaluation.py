@@ -1,4 +1,4 @@
-"""The target at clouds of points, for searches that run on the host: one small program, whatever the search does."""
+"""Evaluates the target at clouds of points, for searches that run on the host, by a single compiled program."""
 
 from typing import Any, NamedTuple
 
@@ -12,13 +12,13 @@ from ...core.types import Batch, Points, PyTree, Scalar, Vector
 from ...targets.target import AbstractTarget
 
 CLOUDS = 12
-"""Of points, whose log densities are computed at once."""
+"""The number of clouds of points whose log densities are computed together."""
 DENSE_DIMENSIONS = 200
-"""Up to so many, curvature is the exact Hessian; beyond, its diagonal by random probes."""
+"""Up to this dimension curvature is the exact Hessian; beyond it, the diagonal by random probes."""
 
 
 class Cloud(NamedTuple):
-    """Points, and the target there."""
+    """Points, and the log densities and scores there."""
 
     points: np.ndarray
     log_densities: np.ndarray
@@ -26,13 +26,13 @@ class Cloud(NamedTuple):
 
 
 class Evaluator:
-    """Evaluates a target at clouds of as many points as there is noise, and counts the evaluations.
+    """Evaluates a target at clouds of n points, and counts the evaluations.
 
     Args:
         target: bound to its space.
-        start: one particle's parameters, in their own coordinates.
-        noise: (n, d) standard normal; its signs are the probes of curvature in many dimensions.
-        batch: the data.
+        start: the parameters of one particle, in constrained coordinates.
+        noise: (n, d) standard normal noise; its signs are the probes of the diagonal in many dimensions.
+        batch: the full data.
     """
 
     def __init__(self, target: AbstractTarget, start: PyTree, noise: np.ndarray, batch: Batch):
@@ -47,7 +47,7 @@ class Evaluator:
         return self._run(np.zeros((CLOUDS * n, d)), derive=False).start
 
     def log_densities(self, points: np.ndarray) -> np.ndarray:
-        """Log p at (m, d) points, in the order in which they are given."""
+        """Log p at (m, d) points."""
         n, d = self.noise.shape
         block = CLOUDS * n
         found = []
@@ -63,9 +63,9 @@ class Evaluator:
         n, d = self.noise.shape
         padded = np.concatenate([points, np.zeros(((CLOUDS - 1) * n, d))])
         seen = self._run(padded, derive=True)
-        if d > DENSE_DIMENSIONS:  # a probe is worth two gradients
+        if d > DENSE_DIMENSIONS:  # a probe costs two gradients
             self.spent += np.array([0, 3 * n, 0, 3])
-        else:  # Hessians are computed in several parts, one after the other; each is two deep
+        else:  # Hessians are computed in sequential chunks, each of two passes
             self.spent += np.array([0, n, n, 1 + 2 * -(-n // _at_once(d))])
         return Cloud(points, seen.values[:n], seen.scores), seen.curvature
 
@@ -89,7 +89,7 @@ def _evaluate(
     target: AbstractTarget, start: PyTree, points: Float[Array, "m d"], noise: Points, batch: Batch,
     derive: Bool[Array, ""],
 ) -> _Evaluated:  # fmt: skip
-    """Log densities at all points; or log densities, scores and the mean curvature at as many as there is noise."""
+    """Log densities at all m points; or, with `derive`, values, scores and the mean curvature at the first n."""
     (n, d), m = noise.shape, points.shape[0]
     shape = (d, d) if d <= DENSE_DIMENSIONS else (d,)
 
@@ -107,21 +107,21 @@ def _evaluate(
             curvature = _probed_curvature(target, some, noise, batch)
         return jnp.concatenate([values, jnp.zeros(m - n, values.dtype)]), scores, curvature
 
-    vector = target.bound_space.unconstrain(start).astype(noise.dtype)  # a model's space has a precision of its own
+    vector = target.bound_space.unconstrain(start).astype(noise.dtype)  # a model's space may have another precision
     return _Evaluated(vector, *jax.lax.cond(derive, derivatives, values_alone, points))
 
 
 def _at_once(d: int) -> int:
-    """How many Hessians are computed together: their memory grows with d²."""
+    """The number of Hessians that are computed together: their memory grows with d²."""
     return max(1, 10_000 // d)
 
 
 def _with_hessians(
     target: AbstractTarget, points: Points, batch: Batch
 ) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
-    """Values, scores and Hessians by one pass: forward over reverse mode.
+    """Values, scores and Hessians by forward over reverse mode.
 
-    Reverse over reverse where a function has a derivative of its own in reverse mode alone.
+    Reverse over reverse mode is used for functions that have a custom derivative in reverse mode only.
     """
 
     def score(point: Vector) -> tuple[Vector, tuple[Scalar, Vector]]:
@@ -142,7 +142,7 @@ def _with_hessians(
 
 
 def _probed_curvature(target: AbstractTarget, points: Points, noise: Points, batch: Batch) -> Vector:
-    """The mean of the diagonal of −∇²log p over the points at which it is finite, by a random probe at each."""
+    """The mean diagonal of −∇²log p over the points where it is finite, by a random probe at each point."""
     signs = jnp.where(noise > 0, 1, -1).astype(points.dtype)
 
     def probe(point: Vector, sign: Vector) -> Vector:

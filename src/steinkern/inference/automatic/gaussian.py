@@ -1,10 +1,10 @@
-"""From a bad start to the typical set: the Gaussian nearest to the target, by Newton's method on clouds of points.
+"""The Gaussian nearest to the target, from any start, by Newton's method on clouds of points.
 
-The nearest Gaussian N(m, P⁻¹) in the sense of Kullback and Leibler satisfies E[∇log p] = 0 and P = E[−∇²log p], with
-expectations under itself: a Gaussian cloud moved by SVGD with the kernel 1 + xᵀy comes to rest there. A mode need not
-exist or be near any mass (a centred hierarchy is densest where its width is 0); this Gaussian is where the mass is.
+The Gaussian N(m, P⁻¹) of least Kullback-Leibler divergence KL(N ‖ p) satisfies E[∇log p] = 0 and P = E[−∇²log p], with
+expectations under the Gaussian itself. It is also the fixed point of SVGD with the kernel 1 + xᵀy. Unlike a mode, which
+may not exist or may be far from the mass (the density of a centred hierarchy is largest at width 0), it covers mass.
 
-The search runs on the host, in NumPy: its arithmetic is small, and compiling it would take longer than all of it.
+The search runs on the host in NumPy, because compiling it would take longer than running it.
 """
 
 from typing import NamedTuple
@@ -15,24 +15,24 @@ from .evaluation import CLOUDS, DENSE_DIMENSIONS, Cloud, Evaluator
 from .whitening import Whitening, eigh
 
 _MOST_ROUNDS = 100
-_ENOUGH = 0.01  # nats a round: the chains do the rest
-_UPWARDS = 0.1  # of the present precision: curvature that noise does not turn upwards
-_GROWTH = 16.0  # of a variance in one round: what is flat here may not be flat there
-_SHRINKS = 20  # first clouds that are tried at once, each a quarter of the one before
+_ENOUGH = 0.01  # the search ends where a round gains fewer nats than this
+_UPWARDS = 0.1  # negative curvature beyond this share of the current precision is not noise
+_GROWTH = 16.0  # the largest factor on a variance in one round, since flat directions may be flat only locally
+_SHRINKS = 20  # initial clouds that are compared, each with a quarter of the variance of the one before
 
 
 class Gaussian(NamedTuple):
-    """N(mean, precision⁻¹), and how it was found."""
+    """N(mean, precision⁻¹), and the state of the search for it."""
 
     mean: np.ndarray
     precision: np.ndarray
     """(d, d), or (d,) for a diagonal one."""
     bound: float
-    """The evidence lower bound, up to a constant: log of the target's mass, less the distance to the Gaussian."""
+    """The evidence lower bound up to a constant: the log of the target's mass minus the divergence KL(N ‖ p)."""
     rounds: int
     settled: bool
     widening: bool
-    """Whether directions along which the density curves upwards are widened, instead of what their size asks for."""
+    """Whether the variance grows along directions of negative mean curvature, instead of using its absolute value."""
 
     @property
     def whitening(self) -> Whitening:
@@ -40,29 +40,29 @@ class Gaussian(NamedTuple):
         return Whitening.of_precision(self.precision)
 
     def cloud(self, noise: np.ndarray) -> np.ndarray:
-        """The points that standard normal `noise` stands for."""
+        """The points of the Gaussian that correspond to standard normal `noise`."""
         return self.mean + self.whitening.unwhiten(np.asarray(noise))
 
 
 def nearest_gaussian(
     evaluator: Evaluator, start: np.ndarray, precision: np.ndarray | None = None, most_rounds: int = _MOST_ROUNDS
 ) -> tuple[Gaussian, Cloud]:
-    """The Gaussian nearest to the target that is found from `start`, and the target at a cloud of it.
+    """Search for the Gaussian nearest to the target; returns it and the target at a cloud of its points.
 
-    A round moves mean and precision towards m + P̂⁻¹E[∇log p] and P̂ = |E[−∇²log p]|, absolute values being those of
-    eigenvalues relative to the present precision, by the best of 12 lengths for the evidence lower bound. Where that
-    ends although the density curves upwards on average, no Gaussian is at rest: it is widened along such directions.
-    Where every length leads beyond an edge of the density, it ends as well. The cloud is the one before the last move,
-    which is short where the search has settled.
+    A round moves mean and precision towards m + P̂⁻¹E[∇log p] and P̂ = |E[−∇²log p]|, where |·| takes absolute values of
+    the eigenvalues relative to the current precision. Of 12 step lengths the one with the highest evidence lower bound
+    is taken. Where this stops at a point of negative mean curvature, no Gaussian is optimal, and the search continues
+    with growing variance along such directions. It also stops where every step length leads beyond an edge of the
+    density. The returned cloud is that before the last step, which is short if the search has converged.
 
     Args:
-        evaluator: of the target. Its noise is always the same, so that every round improves one function.
-        start: where the log density is finite, in unconstrained coordinates.
-        precision: of the first cloud; by default that of the curvature at the start, or as many times that as it needs
-            for the cloud to have a finite log density.
-        most_rounds: after which it ends, settled or not.
+        evaluator: evaluates the target; its noise is fixed, so that every round improves the same function.
+        start: a point at which the log density is finite, in unconstrained coordinates.
+        precision: the initial precision; by default that of the curvature at the start, multiplied by powers of 4 until
+            the log density is finite on the cloud.
+        most_rounds: the most rounds.
     """
-    with np.errstate(all="ignore"):  # what overflows is not finite, and looked for
+    with np.errstate(all="ignore"):  # overflow gives numbers that are not finite, which are checked for
         if precision is None:
             first, scales = _first_precision(evaluator, start), 4.0 ** np.arange(_SHRINKS)
         else:
@@ -78,8 +78,8 @@ def nearest_gaussian(
 
 
 def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.ndarray) -> Gaussian:
-    """The Gaussian after a round."""
-    wanted, least = _wanted(now, curvature)
+    """The Gaussian after one round of the search."""
+    wanted, least = _wanted_precision(now, curvature)
     move = _solve(wanted, _mean_of_finite(cloud.scores))
     shares = 0.5 ** np.arange(CLOUDS)
     means = now.mean + shares[:, None] * move
@@ -87,7 +87,7 @@ def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.nd
     bounds = bounds_of(evaluator, means, precisions)
     best = int(np.argmax(bounds))
     highest, gain = float(bounds[best]), float(bounds[best]) - now.bound
-    # An edge in every direction: the bound is finite here and nowhere that a step leads.
+    # Edges in all directions: the bound is finite here and at none of the step lengths.
     ended = gain < _ENOUGH if np.isfinite(highest) else bool(np.isfinite(now.bound))
     upwards = ended and not now.widening and least < -_UPWARDS
     better = gain > 0
@@ -102,7 +102,7 @@ def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.nd
 
 
 def bounds_of(evaluator: Evaluator, means: np.ndarray, precisions: list[np.ndarray]) -> np.ndarray:
-    """The evidence lower bounds of several Gaussians; −∞ where one is not finite."""
+    """The evidence lower bounds of several Gaussians; −∞ in place of those that are not finite."""
     whitenings = [Whitening.of_precision(precision) for precision in precisions]
     steps = np.stack([whitening.unwhiten(evaluator.noise) for whitening in whitenings])
     points = means[:, None] + steps
@@ -112,7 +112,7 @@ def bounds_of(evaluator: Evaluator, means: np.ndarray, precisions: list[np.ndarr
 
 
 def _first_precision(evaluator: Evaluator, start: np.ndarray) -> np.ndarray:
-    """|−∇²log p| at the start, with 1 where it says nothing."""
+    """|−∇²log p| at the start; 1 along coordinates where it is zero or not finite."""
     if len(start) > DENSE_DIMENSIONS:
         return np.ones_like(start)
     _, hessian = evaluator.derivatives(np.broadcast_to(start, evaluator.noise.shape))
@@ -136,10 +136,10 @@ def _solve(precision: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return whitening.unwhiten(whitening.pull_scores(vector))
 
 
-def _wanted(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray, float]:
-    """The curvature made positive, and the least of its eigenvalues relative to the present precision.
+def _wanted_precision(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray, float]:
+    """The curvature made positive definite, and its least eigenvalue relative to the current precision.
 
-    They are made absolute and not too small; where the Gaussian is widening, negative ones are made as small as that.
+    Eigenvalues become their absolute values, and at least 1/16; while widening, negative eigenvalues become 1/16.
     """
     least = 1 / _GROWTH
 

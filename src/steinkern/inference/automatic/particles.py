@@ -1,4 +1,4 @@
-"""The third stage: particles with the moments that the chains have, and the history of the chains."""
+"""The third stage: particles with the moments of the chains, and the history of the chains."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,47 +10,47 @@ from jaxtyping import Array, Float
 
 from ...core.programs import compiled_quickly
 from ...core.types import Batch, Points, PyTree
-from ...results.result import History
+from ...results.result import ChainHistory
 from ...targets.target import AbstractTarget
 from .chains import Chains, Lines
 from .control_variates import Estimates, moments_by_stein
 from .support_points import MOST_PLACED, nearest_draws, place, with_moments
 from .whitening import Whitening
 
-_EDGE = 3e-3  # of the jumps lead beyond an edge at 4.7 standard deviations; a smooth density overflows more seldom
-_RARE = 1e-3  # of the draws have a density as low as that: a particle placed lower stands beside a ridge
-_RECORDS, _MOST_RECORDED = 60, 2_000_000  # lines of the history, and numbers of the particles in it
+_EDGE = 3e-3  # the share of jumps beyond an edge at 4.7 standard deviations; smooth densities overflow less often
+_RARE = 1e-3  # a quantile of the draws' densities; a particle of lower density lies beside a ridge
+_RECORDS, _MOST_RECORDED = 60, 2_000_000  # records of the history, and the most numbers in their particles
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Particles, and what the target is there."""
+    """Particles, and the target's values and scores there."""
 
     particles: PyTree
-    """In the parameters' own coordinates."""
+    """The particles in constrained coordinates."""
     points: np.ndarray
     log_densities: np.ndarray
     white: np.ndarray
-    """The points, in coordinates in which the draws are nearly round."""
+    """The points in whitened coordinates, in which the covariance of the draws is nearly the identity."""
     white_scores: np.ndarray
     held_aside: np.ndarray
-    """Draws that had no part in placing the particles, in the same coordinates."""
+    """Draws that were not used to compute the particles, in whitened coordinates, for the check."""
     estimates: Estimates
-    """The moments that the particles were given."""
+    """The estimated moments, which the particles match."""
     outside: int
-    """Particles that had to be put back, because they were placed where the density is not finite."""
-    history: History
+    """The number of particles replaced by draws, because the density is not finite at their support points."""
+    history: ChainHistory
     spent: np.ndarray
-    """Values, gradients, Hessians and batches of them."""
+    """The numbers of values, gradients, Hessians and sequential batches."""
 
     @property
     def finite(self) -> bool:
-        """Whether all particles are."""
+        """Whether all coordinates of all particles are finite."""
         return all(bool(np.isfinite(leaf).all()) for leaf in (self.points, *jax.tree.leaves(self.particles)))
 
 
 def is_recorded(num_particles: int, d: int) -> bool:
-    """Whether a history with the chains' points fits into memory."""
+    """Whether the history keeps the chains' points; many of them would take too much memory."""
     return _RECORDS * num_particles * d <= _MOST_RECORDED
 
 
@@ -59,14 +59,14 @@ def place_particles(
 ) -> Placement:
     """Support points of half of the chains' draws, moved to the moments of all of them.
 
-    Particles placed where the density is not finite, or lower than it is at nearly all draws, are replaced by draws.
+    Particles at which the density is not finite, or lower than at 99.9% of the draws, are replaced by the nearest draw.
 
     Args:
-        random: chooses the draws by which particles are placed.
+        random: chooses the draws whose support points are computed.
         target: bound to its space.
-        data: all of them.
-        chains: what they saw.
-        num_particles: how many to place.
+        data: the full data.
+        chains: the chains and their draws.
+        num_particles: the number of particles.
     """
     draws, whitening = chains.draws, Whitening.of(chains.sampler.metric)
     d, half = draws.points.shape[-1], draws.points.shape[1] // 2
@@ -85,7 +85,7 @@ def place_particles(
     points, seen = examine(white)
     outside = ~(np.isfinite(seen[0]) & np.isfinite(seen[1]).all(axis=1))
     rare, beside, looks = np.quantile(draws.log_densities, _RARE), outside, 1
-    if num_particles <= MOST_PLACED:  # more of them are draws
+    if num_particles <= MOST_PLACED:  # more particles than these are draws already
         beside = outside | (seen[0] < rare)
     if beside.any():
         common = draws.log_densities[:, :half].ravel() >= rare
@@ -96,18 +96,18 @@ def place_particles(
         number = len(kept) - 1
         recorded = jax.tree.map(lambda lines, last: np.concatenate([lines[:number], last[None]]), recorded, particles)
     lines = chains.lines
-    norm, step_size, ratio = (part[kept] for part in (lines.mean_score, lines.step_size, lines.stein_ratio))
+    mean_score, step_size, ratio = (part[kept] for part in (lines.mean_score, lines.step_size, lines.stein_ratio))
     return Placement(
         particles, points, values, white, whitening.pull_scores(scores), aside, estimates, int(outside.sum()),
-        History(kept + 1, norm, step_size, ratio, recorded), np.array([0, looks * num_particles, 0, looks]),
+        ChainHistory(kept + 1, mean_score, step_size, ratio, recorded), np.array([0, looks * num_particles, 0, looks]),
     )  # fmt: skip
 
 
 def _recorded_lines(lines: Lines, num_particles: int) -> tuple[np.ndarray, Array | None]:
-    """The transitions that the history keeps, and a cloud of chains for each of `_RECORDS` lines, all but the last.
+    """The transitions that the history keeps, and the chains' points at each of them but the last.
 
-    Where there are more particles than chains, a line holds the chains at several transitions in a row. The number of
-    clouds is always the same, so that one program serves all: those that are too many repeat the first.
+    Where there are more particles than chains, a record holds the chains at several successive transitions. The number
+    of clouds is padded to a constant with copies of the first, so that one compiled program serves all runs.
     """
     last = len(lines.leaps) - 1
     kept = np.arange(last, -1, -max(1, -(-(last + 1) // _RECORDS)))[::-1]
@@ -119,8 +119,8 @@ def _recorded_lines(lines: Lines, num_particles: int) -> tuple[np.ndarray, Array
     return kept, jax.device_put(lines.points[rows].reshape(len(rows), -1, lines.points.shape[-1])[:, :num_particles])
 
 
-def constrained(target: AbstractTarget, points: np.ndarray) -> PyTree:
-    """The particles at these points."""
+def constrain_points(target: AbstractTarget, points: np.ndarray) -> PyTree:
+    """These points in constrained coordinates."""
     return jax.tree.map(np.asarray, _constrain(target, jax.device_put(points)))
 
 

@@ -1,4 +1,4 @@
-"""Double precision within `sample`, whatever JAX's own switch says, without a trace of it outside."""
+"""Double precision inside `sample`, whatever `jax_enable_x64` is, without effects outside."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from .closures import as_function, on_copied_arrays
 
 
 def bind(target: AbstractTarget, start: PyTree, data: Batch, wide: bool) -> tuple[AbstractTarget, PyTree, Batch]:
-    """The target on its space, the start and the data as arrays of JAX; in double precision if `wide`."""
+    """The target bound to its space, and start and data as JAX arrays; in double precision if `wide`."""
 
     def cast(leaf: Any) -> Any:
-        numbers = np.array(leaf)  # a copy, because JAX remembers by identity what an array is to it: see `closures`
+        numbers = np.array(leaf)  # a copy, because JAX caches its version of an array by identity: see `closures`
         floating = jnp.issubdtype(numbers.dtype, jnp.floating)
         return jax.device_put(numbers.astype(np.float64) if wide and floating else numbers)
 
@@ -42,12 +42,12 @@ def _at_start(target: AbstractTarget, start: PyTree, data: Batch) -> tuple[Scala
 
 @contextmanager
 def double_precision(target: AbstractTarget, start: PyTree, data: Batch) -> Iterator[tuple[bool, AbstractTarget]]:
-    """Double precision within: whether it is, and the target to use there.
+    """A context with double precision; yields whether it is in force, and the target to use inside.
 
-    It is not where the log density insists on single precision. The switch is thread-local and set back however the
-    block ends; the target is one on copies of the arrays that it closes over, see `closures`.
+    A log density that fails in double precision keeps single precision. The setting is thread-local and restored at the
+    end of the block. The target inside uses copies of the arrays that it closes over, see `closures`.
     """
-    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:  # the caller's own choice
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:  # already enabled by the caller
         yield True, target
         return
     if isinstance(target, LogDensity):
@@ -69,6 +69,6 @@ def _runs_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> bool:
 
 
 def in_shapes(start: PyTree, data: Batch) -> tuple[str, str]:
-    """What the target must take, and what to ask oneself where it does not: see `explained`."""
+    """The two texts of `explained`: what the target must accept, and a likely mistake."""
     given = "" if data is None else f", and `data`, {shapes(data, 0)}"
     return f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other names or shapes?"

@@ -1,4 +1,4 @@
-"""Is there a posterior at all? A density without finite mass lets the search or the chains run away."""
+"""Detects densities without finite mass, for which the search or the chains diverge to infinity."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from ...core.notices import Notice, Phrase
 from .evaluation import Evaluator
 from .gaussian import Gaussian
 
-_BEYOND = 1e50  # of the start or of 1: farther than a parameter in any unit
-_GROWN = 1e3  # times the spread of the first round
-_ROUNDS = 3  # in a row, in each of which the spread doubles at least
+_BEYOND = 1e50  # relative to 1 and the start: larger than a parameter in any unit
+_GROWN = 1e3  # growth of the spread since the first round
+_ROUNDS = 3  # the number of successive rounds in which the spread must double
 NOT_FINITE = Notice(
     "particles-not-finite",
     "the particles are not finite: the density has no finite mass, or its parameters overflow. Give every parameter a "
@@ -17,13 +17,13 @@ NOT_FINITE = Notice(
 
 
 def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray, names: list[str]) -> Notice | None:
-    """Why the search for the nearest Gaussian came to nothing; `None` where it did not.
+    """Why the search for the nearest Gaussian failed; `None` where it succeeded.
 
     Args:
-        evaluator: of the target.
-        nearest: what the search ended with.
-        start: where the search began.
-        names: of the coordinates.
+        evaluator: evaluates the target.
+        nearest: the last Gaussian of the search.
+        start: the start of the search.
+        names: the names of the coordinates.
     """
     mean, steps = nearest.mean, nearest.whitening.steps()
     with np.errstate(over="ignore", invalid="ignore"):  # a search that runs away overflows
@@ -45,16 +45,16 @@ def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray, na
 
 
 def quartile_range(points: object) -> np.ndarray:
-    """The distance of the quartiles, by coordinate, of draws with axes (transition, chain, coordinate)."""
+    """The interquartile range by coordinate of draws with axes (transition, chain, coordinate)."""
     drawn = np.asarray(points)
     low, high = np.quantile(drawn.reshape(-1, drawn.shape[-1]), [0.25, 0.75], axis=0)
     return np.asarray(high - low)
 
 
-def running_away(spreads: list[np.ndarray]) -> bool:
-    """Whether chains spread without end, by the distances of their quartiles in all rounds so far.
+def is_running_away(spreads: list[np.ndarray]) -> bool:
+    """Whether the chains diverge to infinity, by their interquartile ranges in all rounds so far.
 
-    Quartiles of a proper density stand still, however heavy its tails are, once the chains are spread over it.
+    The quartiles of a proper density converge, however heavy its tails are.
     """
     if not np.all(np.isfinite(spreads[-1])):
         return True
@@ -67,7 +67,7 @@ def running_away(spreads: list[np.ndarray]) -> bool:
 
 
 def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, names: list[str]) -> Notice:
-    """Why chains that run away have no posterior."""
+    """The notice for chains that diverge to infinity."""
     with np.errstate(divide="ignore", invalid="ignore"):
         growth = np.nan_to_num(spreads[-1] / spreads[0], nan=np.inf)
     worst = int(np.argmax(growth))
@@ -81,7 +81,7 @@ def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, names: li
 
 
 def _advice(before: float, after: float) -> str:
-    if not after < before + 100:  # nats, and where it overflows
+    if not after < before + 100:  # nats; also true for NaN
         return (
             "The log density grows outwards, so that it has no finite mass: did you pass −log p in place of log p? "
             "Otherwise give the parameter a proper prior."

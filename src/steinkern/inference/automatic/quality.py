@@ -1,4 +1,4 @@
-"""How good are the particles, and what is not to be trusted about them?"""
+"""The last stage: measures of the particles' quality, and the warnings of `sample`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,77 +8,79 @@ import numpy as np
 
 from ...core.notices import Notice, Phrase
 from ...core.programs import compiled
+from ...core.reprs import ShortRepr
 from ...core.types import Points, Scalar
 from ...kernels.bandwidth import Median
 from ...kernels.diagnostics import ksd2
 from .chains import Chains, Draws
-from .convergence import Mixing, drifting, mixing, settled_error
-from .other_parts import has_been_seen
+from .convergence import Mixing, are_drifting, largest_settled_error, measure_mixing
 from .particles import Placement
+from .second_component import has_been_visited
 from .start import Start
 from .whitening import Whitening
 
 _DIRECTIONS = 64
-_APART = 1.2  # R-hat beyond which chains are told apart
-_RANKS_APART = 1.15  # the same of ranks: two places of which the smaller has a tenth of the chains
-_TAILS = 12.0  # the fourth moment, 3 for a Gaussian, beyond which a standard deviation is hard to know
-_NARROW = 0.5  # the acceptance that some chains have where others have 0.8 and more
-_SURE = 8.0  # standard errors, over as many coordinates as there are
-_STEIN = (0.6, 1.6)  # the Stein ratio of particles that are many enough for it
-_MANY = 50  # particles from which on the Stein ratio is judged
-_ON_HOST = 2000  # particles whose pairs NumPy goes through faster than a program is compiled
-_FAR = 0.25  # distance of distribution functions along a random direction
+_APART = 1.2  # R-hat above this gives a warning
+_RANKS_APART = 1.15  # R-hat of ranks above this means separate modes, the smaller with at least a tenth of the chains
+_TAILS = 12.0  # a fourth moment (3 for a Gaussian) above this gives a warning
+_NARROW = 0.5  # a chain with a lower acceptance is in a narrow region; the mean acceptance is about 0.8
+_SURE = 8.0  # standard errors; large, because the largest over all coordinates is compared
+_STEIN = (0.6, 1.6)  # a Stein ratio outside this interval gives a warning
+_MANY = 50  # the Stein ratio of fewer particles is too noisy to check
+_ON_HOST = 2000  # up to this number of particles NumPy takes less time than compiling a program
+_FAR = 0.25  # a Kolmogorov distance along a random direction above this gives a warning
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a result took: evaluations at single points, and batches of them one after the other."""
+    """The cost of a result: evaluations at single points, and the number of sequential batches of them."""
 
     values: int
     gradients: int
     hessians: int
     sequential: int
-    """Batched evaluations that had to wait for one another, which is what takes time on parallel hardware; a Hessian
-    counts twice."""
+    """The number of batched evaluations that depend on one another, which determines the time on parallel hardware; a
+    Hessian counts twice."""
 
     def in_words(self) -> str:
-        """In a line."""
+        """The cost in one line."""
         return (
             f"{self.gradients:,} gradients, {self.hessians:,} Hessians, {self.sequential:,} evaluations one after the "
             "other"
         )
 
     def in_gradients(self, dimension: int) -> int:
-        """All of it in gradients, a Hessian being worth `dimension` of them and a value one."""
+        """The total cost in gradients: a Hessian counts as `dimension` gradients, a value as one."""
         return self.values + self.gradients + dimension * self.hessians
 
 
-@dataclass(frozen=True)
-class Quality:
-    """How well particles stand for their target, as far as can be told."""
+@dataclass(frozen=True, repr=False)
+class Quality(ShortRepr):
+    """Measures of how well the particles represent the target."""
 
     ksd: float
     """The kernel Stein discrepancy of the particles, in whitened coordinates."""
     stein_ratio: float
     """See `steinkern.stein_ratio`: 1 in expectation at exact draws."""
     mean_errors: np.ndarray
-    """Standard errors of the means, by unconstrained coordinate, in its standard deviations."""
+    """Standard errors of the means by unconstrained coordinate, in standard deviations."""
     sd_errors: np.ndarray
-    """Relative standard errors of the standard deviations, likewise."""
+    """Relative standard errors of the standard deviations by unconstrained coordinate."""
     r_hat: float
-    """The largest over the coordinates: near 1 where the chains cannot be told apart."""
+    """The largest R-hat of a coordinate; near 1 after convergence."""
     acceptance: float
-    """Of the chains' trajectories."""
+    """The mean acceptance probability of the chains' trajectories."""
     direction_error: float
-    """The largest distance between the distribution functions of the particles and of chains that had no part in
-    placing them, over 64 random directions."""
+    """The largest Kolmogorov distance, over 64 random directions, between the particles and draws that were not used to
+    compute them."""
     identity_error: float
-    """How far the chains are from Stein's identity E[∇log p] = 0, in standard errors; 0 where it is near anyhow."""
+    """The largest deviation of the mean score from 0 (Stein's identity), in standard errors; 0 where it is below 0.1 in
+    whitened coordinates."""
     outside: int
-    """Particles that had to be put back, because they were placed where the density is not finite."""
+    """The number of particles replaced by draws, because the density is not finite at their support points."""
 
     def in_words(self) -> str:
-        """In a line."""
+        """The quality in one line."""
         return (
             f"unconstrained means known to {np.max(self.mean_errors):.2g} sd, sds to {np.max(self.sd_errors):.1%} or "
             f"better, R-hat {self.r_hat:.3f}, Stein ratio {self.stein_ratio:.2f}, KSD {self.ksd:.2g}"
@@ -86,10 +88,10 @@ class Quality:
 
 
 def along_directions(random: np.random.Generator, particles: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Kolmogorov's distance between two samples along random directions.
+    """Kolmogorov's distance between two samples along each of 64 random directions.
 
-    Between two particles the one distribution function is constant and the other grows, so that their distance is
-    largest at a particle or just before it.
+    Between two neighbouring particles one distribution function is constant and the other increases, so the distance is
+    largest at a particle or just before one.
     """
     directions = random.standard_normal((particles.shape[1], _DIRECTIONS))
     distances = np.empty(_DIRECTIONS)
@@ -102,7 +104,7 @@ def along_directions(random: np.random.Generator, particles: np.ndarray, others:
 
 
 def squared_discrepancy(points: np.ndarray, scores: np.ndarray) -> float:
-    """`steinkern.ksd2` with its default kernel, the RBF with the median bandwidth; of few particles on the host.
+    """`steinkern.ksd2` with its default kernel, the RBF with the median bandwidth; in NumPy for few particles.
 
     For k = exp(−r²/2h) the Stein kernel of two points is k (s·s' + (s − s')·(x − x')/h + d/h − r²/h²).
     """
@@ -118,7 +120,7 @@ def squared_discrepancy(points: np.ndarray, scores: np.ndarray) -> float:
 
 
 def squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """r² of all pairs."""
+    """The squared distances of all pairs."""
     return np.maximum(np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1) - 2 * x @ y.T, 0)
 
 
@@ -140,21 +142,21 @@ def _squared_discrepancy(points: Points, scores: Points) -> Scalar:
 def check(
     random: np.random.Generator, start: Start, chains: Chains, placement: Placement
 ) -> tuple[Quality, tuple[Notice, ...]]:
-    """The last stage: how good the particles are, and what is not to be trusted about them."""
-    seen = mixing(chains.draws.points)
+    """Measure the quality of the particles, and make the warnings."""
+    seen = measure_mixing(chains.draws.points)
     quality = measure_quality(random, placement, chains, seen)
-    if chains.stopped:  # what chains do that were cut short says nothing of the target
+    if chains.stopped:  # the other warnings need chains that were not cut short
         cut = f"Ctrl-C cut the chains short, after {len(chains.draws.leaps)} transitions: means and spreads may be off."
         return quality, (Notice("interrupted", cut),)
-    warnings = tuple(concerns(quality, seen, placement, chains, start.names))
+    warnings = tuple(find_concerns(quality, seen, placement, chains, start.names))
     other = start.other
-    if other is not None and not has_been_seen(other, chains.draws.points):
+    if other is not None and not has_been_visited(other, chains.draws.points):
         warnings = (other.notice(), *warnings)
     return quality, warnings
 
 
 def measure_quality(random: np.random.Generator, placement: Placement, chains: Chains, seen: Mixing) -> Quality:
-    """Everything that can be said of the particles in numbers."""
+    """Measure the quality of the particles."""
     white, scores = placement.white, placement.white_scores
     centred = white - white.mean(axis=0)
     ratio = -np.sum(centred * scores) / ((len(white) - 1) * white.shape[1]) if len(white) > 1 else np.nan
@@ -178,9 +180,10 @@ def _stated_errors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Errors of the particles' means and standard deviations, in standard deviations.
 
-    Of the estimates, and of what the particles have in place of them: those put back to draws have other moments. Where
-    chains were `slow` and are not settled, twice the errors of plain means and spreads: along a sharp bend, 20 keys,
-    errors were 1.5 of these.
+    They combine the standard errors of the estimates with the difference between the estimates and the particles'
+    moments, which is not 0 where particles were replaced by draws. For `slow` chains that have not converged the
+    standard errors are twice those of plain means and spreads: on a sharp bend, over 20 keys, errors were 1.5 times
+    as large as these.
     """
     points, estimates = placement.points, placement.estimates
     sd = _standard_deviations(draws)
@@ -188,7 +191,7 @@ def _stated_errors(
     steps = whitening.steps()
     variance = np.sum(steps * (estimates.covariance @ steps), axis=0)
     mean_error, sd_error = estimates.mean_error / sd, estimates.variance_error / (2 * sd**2)
-    if slow is not None and max(slow.mean_error.max(), slow.sd_error.max()) > settled_error(hard=True):
+    if slow is not None and max(slow.mean_error.max(), slow.sd_error.max()) > largest_settled_error(hard=True):
         mean_error, sd_error = 2 * slow.mean_error, 2 * slow.sd_error
     mean_error = np.hypot(mean_error, (points.mean(axis=0) - mean) / sd)
     if len(points) > 1:
@@ -197,16 +200,16 @@ def _stated_errors(
 
 
 def _standard_deviations(draws: Draws) -> np.ndarray:
-    """By coordinate, and 1 where there is none."""
+    """The standard deviations by coordinate; 1 in place of 0."""
     sd = draws.points.std(axis=(0, 1))
     return np.asarray(np.where(sd > 0, sd, 1))
 
 
-def stay_apart(values: np.ndarray) -> bool:
-    """Whether chains, axes (transition, chain), are in separate places: R-hat of the ranks of their values.
+def are_in_separate_modes(values: np.ndarray) -> bool:
+    """Whether chains, axes (transition, chain), are in separate modes, by the R-hat of the ranks of their values.
 
-    By ranks (Vehtari et al., 2021), because a few chains far out in a heavy tail or in the wide part of a funnel have
-    large values, and no place of their own.
+    Ranks (Vehtari et al., 2021) are robust to a few chains with large values in a heavy tail or in the wide part of a
+    funnel, which are not in a separate mode.
     """
     ranks = np.empty(values.size)
     ranks[np.argsort(values, axis=None, kind="stable")] = np.arange(values.size)
@@ -214,25 +217,25 @@ def stay_apart(values: np.ndarray) -> bool:
     return bool(ranks.var() > _RANKS_APART**2 * by_chain.var(axis=0).mean())
 
 
-def concerns(
+def find_concerns(
     quality: Quality, seen: Mixing, placement: Placement, chains: Chains, names: list[str]
 ) -> Iterator[Notice]:
-    """What is not to be trusted, why, and what to try.
+    """The warnings about a result, each with its reason and advice.
 
     Args:
-        quality: in numbers.
-        seen: how the chains mixed.
+        quality: the measured quality.
+        seen: the convergence diagnostics of the chains.
         placement: the particles.
-        chains: what they saw.
-        names: of the coordinates.
+        chains: the chains and their draws.
+        names: the names of the coordinates.
     """
-    draws, enough, many = chains.draws, settled_error(chains.hard), len(placement.points) >= _MANY
+    draws, enough, many = chains.draws, largest_settled_error(chains.hard), len(placement.points) >= _MANY
     mean_errors = placement.estimates.mean_error / _standard_deviations(draws)
     by_chain = np.mean(draws.acceptance, axis=0)
     points = draws.points
     unit = (points - points.mean(axis=(0, 1))) / np.where(points.std(axis=(0, 1)) > 0, points.std(axis=(0, 1)), 1)
     tails = np.mean(unit**4, axis=(0, 1))
-    local = np.mean(np.abs(draws.scores), axis=0)  # a chain's own steepness: where curvature varies
+    local = np.mean(np.abs(draws.scores), axis=0)  # the mean slope along each chain
     uneven = float(np.max(np.quantile(local, 0.95, axis=0) / np.maximum(np.quantile(local, 0.05, axis=0), 1e-300)))
     mean_error, sd_error = float(np.max(mean_errors)), float(np.max(seen.sd_error))
     unsettled = max(mean_error, sd_error) > enough
@@ -240,7 +243,7 @@ def concerns(
     if quality.r_hat > _APART:
         place = int(np.argmax(seen.r_hat))
         where = names[place]
-        if stay_apart(points[:, :, place]):
+        if are_in_separate_modes(points[:, :, place]):
             yield Notice(
                 "modes-apart",
                 f"chains stay apart in {where!r} (R-hat {quality.r_hat:.2f}): there are separate modes, and how much "
@@ -253,7 +256,7 @@ def concerns(
                 f"chains move slowly in {where!r} (R-hat {quality.r_hat:.2f}): its mean and spread are not settled. A "
                 "funnel does that, as in a hierarchy that is not well informed: write it non-centred.",
             )
-    elif unsettled or drifting(seen):
+    elif unsettled or are_drifting(seen):
         yield Notice(
             "not-settled",
             f"means and spreads are not settled, least of all in {worst!r} (standard errors up to "

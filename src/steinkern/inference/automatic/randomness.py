@@ -11,13 +11,13 @@ from ...samplers.hamiltonian import Hamiltonian, Noise, log_stretch
 
 
 def generators(key: Key, number: int) -> list[np.random.Generator]:
-    """So many independent generators that depend on the key alone."""
+    """`number` independent generators, which depend on the key alone."""
     words = np.asarray(jr.key_data(key)).ravel().tolist()
     return [np.random.default_rng(seed) for seed in np.random.SeedSequence(words).spawn(number)]
 
 
 def even_noise(random: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Standard normal noise whose own mean is 0 and whose own covariance is the identity, as far as n points allow."""
+    """Normal noise with sample mean 0 and, where n > d, with the identity as its sample covariance."""
     noise = random.standard_normal((n, d))
     left, sizes, right = np.linalg.svd(noise - noise.mean(axis=0), full_matrices=False)
     return np.asarray((left * (sizes > 1e-6 * sizes[0])) @ right * n**0.5)
@@ -26,12 +26,12 @@ def even_noise(random: np.random.Generator, n: int, d: int) -> np.ndarray:
 def transition_noise(
     random: np.random.Generator, sampler: Hamiltonian, transitions: int, n: int, d: int, dtype: Any
 ) -> Noise:
-    """The random numbers of so many transitions of n chains in d dimensions, along a leading axis."""
+    """The random numbers of `transitions` transitions of n chains in d dimensions, along a leading axis."""
     jumping = sampler.num_jumping(n)
     others = max(n - jumping, 2)
     order = random.permuted(np.tile(np.arange(n, dtype=np.int32), (transitions, 1)), axis=1)
     plus = random.integers(0, others, (transitions, jumping))
-    minus = (plus + random.integers(1, others, (transitions, jumping))) % others  # any of them but the first
+    minus = (plus + random.integers(1, others, (transitions, jumping))) % others  # another chain than `plus`
     pairs = [np.take_along_axis(order[:, jumping:], places, axis=1) for places in (plus, minus)]
 
     def uniform(*shape: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`sample`: the one call."""
+"""`sample`: runs the stages of the package and returns a `Sampled`."""
 
 import dataclasses
 import inspect
@@ -19,38 +19,40 @@ from ...core.keywords import helpful_keywords
 from ...core.notices import Notice, Phrase, RefusalError
 from ...core.progress import compiling, progress_bar
 from ...core.types import Batch, Key, KeyLike, LogDensityFunction, PyTree, SteinWarning, warn_caller
-from ...results.result import DivergedError, Faults, History, Result, Status
+from ...results.result import ChainHistory, DivergedError, Faults, Result, Status
 from ...samplers.hamiltonian import Hamiltonian
 from ...targets.target import AbstractTarget, as_target
 from ..arguments import as_count
 from .chains import MOST_ROUNDS, Chains, run_chains
 from .closure_graph import names_in
-from .particles import Placement, constrained, is_recorded, place_particles
+from .particles import Placement, constrain_points, is_recorded, place_particles
 from .precision import bind, double_precision, in_shapes
-from .properness import NOT_FINITE, no_mass_kept, running_away
+from .properness import NOT_FINITE, is_running_away, no_mass_kept
 from .quality import Cost, Quality, check
 from .randomness import generators
 from .start import Start, find_start
 
-_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, particles placed by what they saw"
-_MOST_PARTICLES = 1_000_000  # beyond, the chains that they are drawn from do not fit into memory
+_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, support points of their draws"
+_MOST_PARTICLES = 1_000_000  # the chains for more particles do not fit into memory
 
 
 @dataclass(frozen=True, repr=False)
 class Sampled(Result):
-    """What `sample` gives back: a `Result`, how good it is, and what it took."""
+    """The result of `sample`: a `Result` with measures of its quality and of its cost."""
 
+    history: ChainHistory  # type: ignore[assignment]  # of chains, with other columns than that of `fit`
+    """The course of the chains."""
     quality: Quality | None = None
-    """`None` where the run came to nothing."""
+    """`None` where no posterior was found."""
     cost: Cost = Cost(0, 0, 0, 0)
     log_densities: np.ndarray | None = None
     """The log density at the particles in unconstrained coordinates, in the precision of the run."""
     _chains: ClassVar[bool] = True
-    _flow: ClassVar[str] = "Before the last step these are the chains by which the particles were placed in the end."
-    _no_flow: ClassVar[str] = "They were placed at the end, by what the chains saw."
+    _flow: ClassVar[str] = "Before the last step these are the chains; the particles are support points of their draws."
+    _no_flow: ClassVar[str] = "The chains are too many to be kept; the particles are support points of their draws."
 
     def _with_rows(self, rows: np.ndarray) -> "Sampled":
-        """What was known of the quality of all particles is not known of some."""
+        """Without the quality, which was measured for all particles together."""
         chosen = super()._with_rows(rows)
         assert isinstance(chosen, Sampled)
         values = None if self.log_densities is None else self.log_densities[rows]
@@ -79,12 +81,13 @@ def sample(
     progress: bool | None = None,
     throw: bool = True,
 ) -> Sampled:
-    """Particles of a posterior, with nothing to tune: the answer, how good it is, and what it took.
+    """Particles of a posterior without settings to tune, with measures of their quality and cost.
 
-    The start may be far off and the coordinates badly scaled. The Gaussian nearest to the target is found first, then
-    a hundred Hamiltonian chains are run from it until their means and spreads have settled, and the particles are
-    placed so that they have them. All is computed in double precision where the log density allows it, without touching
-    JAX's own switch, and returned as NumPy arrays in that precision.
+    The start may be far from the posterior and the coordinates badly scaled. First the Gaussian nearest to the target
+    is fitted. Then a hundred Hamiltonian chains run from its draws until their means and standard deviations have
+    converged. The particles are support points of the chains' draws with these means and covariances. Everything is
+    computed in double precision where the log density allows it, whatever `jax_enable_x64` is, and returned as NumPy
+    arrays in that precision.
 
     ```python
     result = sk.sample(jax.random.key(0), log_density, start=jnp.zeros(3))
@@ -93,23 +96,23 @@ def sample(
     ```
 
     Args:
-        key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` draws the same.
-        target: as for `fit`: a log density, a `LogDensity` or `Posterior`, or what
-            `steinkern.interop.numpyro.from_model` (or PyMC's) gives; or a NumPyro model that takes no arguments.
-        start: one particle's pytree, in the parameters' own coordinates, where the log density is finite. A NumPyro or
-            PyMC model needs none: it is drawn from the prior.
-        num_particles: how many, up to a million.
-        data: as for `fit`. All of them are used in every step.
-        progress: show a progress bar; by default where there is a terminal.
-        throw: raise `DivergedError` (which carries the result) where the density has no finite mass that can be found,
-            instead of returning a result whose status says so.
+        key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` gives the same random numbers.
+        target: as for `fit`: a log density, a `LogDensity`, a `Posterior`, or a target that
+            `steinkern.interop.numpyro.from_model` (or PyMC's) returns; or a NumPyro model that takes no arguments.
+        start: the pytree of one particle, in constrained coordinates, where the log density is finite. A NumPyro or
+            PyMC model needs none: its prior is drawn from.
+        num_particles: the number of particles, up to a million.
+        data: as for `fit`. All rows are used in every step.
+        progress: show a progress bar; by default on a terminal and in a notebook.
+        throw: raise `DivergedError` (which carries the result) where no finite mass is found; `False` returns a result
+            with that status.
 
-    What is not to be trusted is said by a `SteinWarning` and in `result.warnings`: chains that stay apart, funnels,
-    heavy tails. Other modes, which no chain has met, are not seen. Ctrl-C, once the chains run, ends them after the
-    present round with what there is.
+    A `SteinWarning`, which is also in `result.warnings`, tells of chains in separate modes, funnels, heavy tails and
+    other reasons to distrust the result. Modes that no chain has visited are not detected. Ctrl-C ends the chains after
+    the current round of 50 transitions, and a result of the draws so far is returned.
 
     Raises:
-        ValueError: what was given does not fit together, or the start lies where the density is not finite.
+        ValueError: the arguments do not fit together, or the density is not finite at the start.
         DivergedError: the density is flat or grows in some direction, so that there is no posterior.
     """
     num_particles = as_count("num_particles", num_particles)
@@ -125,7 +128,7 @@ def sample(
         raise RefusalError(Notice("minibatches", draws, Phrase.WHOLE_DATA, "."))
     starts = _starts(key, given, start)
     first = next(starts)
-    # NumPy keeps the digits that JAX's own precision may not.
+    # As NumPy arrays, because JAX in single precision would round them.
     data = jax.tree.map(partial(as_numpy, "data"), with_columns(data))
     given.check_data(data, None)
     bar = progress_bar(MOST_ROUNDS + 2, wanted=progress)
@@ -151,7 +154,7 @@ def sample(
 
 @dataclass(frozen=True)
 class _Run:
-    """What each stage of a run gave; the later ones are missing where one found no posterior."""
+    """The results of the stages of a run; `None` for those after a stage that found no posterior."""
 
     start: Start
     chains: Chains | None = None
@@ -161,13 +164,13 @@ class _Run:
     problem: Notice | None = None
     """Why there is no posterior; `None` where there is one."""
     particles: PyTree = None
-    """Where there is none: the last points that are finite, as particles."""
+    """The last finite particles of a run without a posterior, in constrained coordinates."""
     points: np.ndarray | None = None
-    """These points."""
+    """The same particles, in unconstrained coordinates."""
 
 
 def _starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
-    """The start that was given; without one, draws from a model's prior, in the precision of the caller."""
+    """The caller's start; without one, an endless series of draws from the prior, in the caller's precision."""
     if start is not None:
         check_not_empty("start", start)
         yield jax.tree.map(_as_numbers, start)
@@ -183,7 +186,7 @@ def _starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]
 
 
 def _run(key: Key, target: AbstractTarget, starts: Iterable[PyTree], data: Batch, num_particles: int, bar: Any) -> _Run:
-    """Start, chains, particles, checks; `bar` shows how far it is."""
+    """Run the four stages: start, chains, particles, checks."""
     for_start, for_chains, for_particles, for_checks = generators(key, 4)
     bar.set_description_str("nearest Gaussian")
     with compiling(bar):
@@ -192,7 +195,7 @@ def _run(key: Key, target: AbstractTarget, starts: Iterable[PyTree], data: Batch
         return _without_posterior(target, start.problem, start.chains.points, num_particles, start)
     bar.set_description_str("chains")
     chains = run_chains(for_chains, target, start, data, is_recorded(num_particles, len(start.vector)), bar)
-    if running_away(chains.spreads):
+    if is_running_away(chains.spreads):
         problem = no_mass_kept(chains.spreads, chains.draws.log_densities, start.names)
         return _without_posterior(target, problem, chains.draws.points[-1], num_particles, start, chains)
     placement = place_particles(for_particles, target, data, chains, num_particles)
@@ -205,11 +208,11 @@ def _run(key: Key, target: AbstractTarget, starts: Iterable[PyTree], data: Batch
 def _without_posterior(
     target: AbstractTarget, problem: Notice, points: Any, num_particles: int, start: Start, chains: Chains | None = None
 ) -> _Run:
-    """The end of a run that found no posterior; points that are not finite are the start, or the first chain's."""
+    """A run without a posterior. Points that are not finite are replaced by the start, or by a point of the chains."""
     points = np.asarray(points)[:num_particles]
     whole = np.isfinite(points).all(axis=1, keepdims=True)
     points = np.where(whole, points, start.vector if chains is None else chains.draws.points[-1, 0])
-    particles = constrained(target, points)
+    particles = constrain_points(target, points)
     return _Run(start, chains, problem=problem, particles=particles, points=points)
 
 
@@ -240,9 +243,9 @@ def _result(run: _Run, given: AbstractTarget, settings: dict[str, Any]) -> Sampl
     )  # fmt: skip
 
 
-_NO_HISTORY = History(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), None)
+_NO_HISTORY = ChainHistory(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), None)
 _MESSAGES = {
-    Status.STOPPED: Notice("ended-early", "Ctrl-C ended the run; this is what it had."),
+    Status.STOPPED: Notice("ended-early", "Ctrl-C ended the run; the result is that of the draws so far."),
     Status.FINISHED: Notice("not-settled", "the run ended, but its checks did not pass: see the warnings."),
     Status.CONVERGED: Notice("converged", "means and spreads have settled."),
 }
@@ -266,7 +269,7 @@ def _as_target(target: Any) -> AbstractTarget:
 
 
 def _is_numpyro_model(function: Any) -> bool:
-    """Whether a function calls NumPyro's primitives, by the names in its code."""
+    """Whether a function calls `numpyro.sample`, by the names in its code."""
     numpyro = sys.modules.get("numpyro")
     if numpyro is None or not callable(function):
         return False
@@ -284,7 +287,7 @@ def _is_numpyro_model(function: Any) -> bool:
 
 def _is_filled(cell: Any) -> bool:
     try:
-        cell.cell_contents  # noqa: B018 (it raises where there is nothing)
+        cell.cell_contents  # noqa: B018 (it raises where the cell is empty)
     except ValueError:
         return False
     return True

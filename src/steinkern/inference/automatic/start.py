@@ -1,4 +1,4 @@
-"""The first stage: from one particle's parameters to chains around the Gaussian nearest to the target."""
+"""The first stage: from the parameters of one particle to chains at draws of the Gaussian nearest to the target."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,29 +15,29 @@ from ...samplers.hamiltonian import ChainState, Hamiltonian
 from ...targets.target import AbstractTarget
 from .evaluation import Cloud, Evaluator
 from .gaussian import Gaussian, nearest_gaussian
-from .other_parts import OtherPart, look_for_another_part
 from .precision import in_shapes
 from .properness import no_mass_found
 from .randomness import even_noise
+from .second_component import SecondComponent, find_second_component
 
 _CHAINS = 100
-_DRAWS_A_PARTICLE = 10  # more chains where more particles are wanted
+_PARTICLES_A_CHAIN = 10  # there are more than 100 chains for more than 1,000 particles
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where the chains begin."""
+    """The nearest Gaussian, and the initial state of the chains."""
 
     names: list[str]
-    """Of the coordinates."""
+    """The names of the coordinates."""
     vector: np.ndarray
-    """The start that was given, in unconstrained coordinates."""
+    """The caller's start, in unconstrained coordinates."""
     nearest: Gaussian
     chains: ChainState
-    other: OtherPart | None
-    """Mass that chains from here may not reach."""
+    other: SecondComponent | None
+    """Mass that these chains may not reach; `None` where none was found."""
     spent: np.ndarray
-    """Values, gradients, Hessians and batches of them."""
+    """The numbers of values, gradients, Hessians and sequential batches."""
     problem: Notice | None
     """Why no Gaussian was found; `None` where one was."""
 
@@ -45,15 +45,15 @@ class Start:
 def find_start(
     random: np.random.Generator, target: AbstractTarget, starts: Iterable[PyTree], data: Batch, num_particles: int
 ) -> Start:
-    """The nearest Gaussian, a look for mass beside it, and chains that begin at its draws.
+    """Fit the nearest Gaussian, look for mass that it misses, and start chains at its draws.
 
     Args:
-        random: draws the clouds of the search and the first points of the chains.
+        random: the generator of the clouds of points and of the chains' initial points.
         target: bound to its space.
-        starts: each one particle's parameters, in their own coordinates; the first at which the log density and its
-            gradient are finite is taken.
-        data: all of them.
-        num_particles: how many will be placed, which decides how many chains there are.
+        starts: candidates, each the parameters of one particle in constrained coordinates; the first at which the log
+            density and its gradient are finite is used.
+        data: the full data.
+        num_particles: the number of particles, which determines the number of chains.
 
     Raises:
         ValueError: the log density or its gradient is not finite at any of the starts.
@@ -75,8 +75,8 @@ def find_start(
     names = _names(start, d)
     nearest, cloud = nearest_gaussian(evaluator, vector)
     problem = no_mass_found(evaluator, nearest, vector, names)
-    other = None if problem else look_for_another_part(evaluator, nearest)
-    spent, number = evaluator.spent, max(_CHAINS, -(-num_particles // _DRAWS_A_PARTICLE))
+    other = None if problem else find_second_component(evaluator, nearest)
+    spent, number = evaluator.spent, max(_CHAINS, -(-num_particles // _PARTICLES_A_CHAIN))
     dtype = jax.tree.leaves(start)[0].dtype
     if number == _CHAINS or problem:
         chains = _at_cloud(cloud, dtype)
@@ -87,7 +87,7 @@ def find_start(
 
 
 def _at_cloud(cloud: Cloud, dtype: np.dtype) -> ChainState:
-    """Chains that begin at a cloud at which the target is known."""
+    """Chains that start at the points of an evaluated cloud."""
     floating = (*cloud, np.zeros(len(cloud.points)))
     with np.errstate(over="ignore"):
         arrays = [array.astype(dtype) for array in floating]
@@ -100,7 +100,7 @@ def _begin(target: AbstractTarget, points: Points, data: Batch) -> ChainState:
 
 
 def _inside(state: ChainState) -> ChainState:
-    """Chains that begin where the density is not finite go to where others are."""
+    """Move chains that start where the density is not finite to the points of other chains."""
     good = np.isfinite(state.log_densities) & np.isfinite(state.scores).all(axis=1)
     if good.all():
         return state
@@ -112,6 +112,6 @@ def _inside(state: ChainState) -> ChainState:
 
 
 def _names(start: PyTree, d: int) -> list[str]:
-    """The names of the parameters' coordinates, where there are as many as unconstrained ones."""
+    """The names of the coordinates; numbers where there are fewer unconstrained than constrained coordinates."""
     names = Layout.of(start).coordinate_names()
     return list(names) if len(names) == d else [f"coordinate {i}" for i in range(d)]

@@ -1,4 +1,4 @@
-"""From many draws to a handful of well-placed particles; all in coordinates in which the target is nearly round."""
+"""Support points of draws, and particles with given moments; all in whitened coordinates."""
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +9,14 @@ from ...core.programs import compiled
 from ...core.types import Points
 from .whitening import eigh
 
-_DRAWS = 3000  # that particles are placed by
+_DRAWS = 3000  # the most draws whose support points are computed
 MOST_PLACED = 500
-"""More particles than these are draws of the chains as they are."""
-_TURNS = 60
+"""The most particles that are support points; more particles than these are plain draws."""
+_TURNS = 60  # iterations
 
 
 def place(random: np.random.Generator, draws: np.ndarray, num_particles: int) -> np.ndarray:
-    """Particles that stand for the draws: their support points, or some of the draws where many are wanted."""
+    """The support points of the draws; for many particles a random choice of the draws."""
     some = draws[random.choice(len(draws), min(_DRAWS, len(draws)), replace=False)]
     if num_particles > min(MOST_PLACED, len(some) // 2):
         return draws[random.choice(len(draws), num_particles, replace=num_particles > len(draws))]
@@ -26,10 +26,10 @@ def place(random: np.random.Generator, draws: np.ndarray, num_particles: int) ->
 
 @compiled
 def support_points(first: Points, draws: Float[Array, "m d"]) -> Points:
-    """The support points of the draws, from `first` on.
+    """The support points of the draws, by iterations from the initial points `first`.
 
     Support points minimise the energy distance to the draws, 2 E‖x − y‖ − E‖x − x'‖, by the fixed-point iteration of
-    Mak and Joseph (2018): no step size, every turn an improvement.
+    Mak and Joseph (2018), which has no step size and decreases the distance in every iteration.
     """
     num_particles = first.shape[0]
 
@@ -45,10 +45,10 @@ def support_points(first: Points, draws: Float[Array, "m d"]) -> Points:
 
 
 def with_moments(particles: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """The particles moved by the affine map that turns least, so that they have this mean and covariance.
+    """An affine map of the particles to this mean and covariance, by the symmetric roots of both covariances.
 
-    n particles span n − 1 directions: where these are nearly all, the covariance is that in them; where they are far
-    fewer, the variances of the coordinates alone are given.
+    n particles span n − 1 directions. Where n − 1 < 0.9 d, only the variances of the coordinates are matched; where it
+    is between 0.9 d and d, the covariance is matched in the directions that the particles span.
     """
     n, d = particles.shape
     centred = particles - particles.mean(axis=0)
@@ -63,7 +63,7 @@ def with_moments(particles: np.ndarray, mean: np.ndarray, covariance: np.ndarray
 
 
 def nearest_draws(particles: np.ndarray, wrong: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """The particles, with those that are wrong replaced by the draws that are nearest to them; one after the other."""
+    """The particles, with those marked by `wrong` replaced by the draws nearest to them."""
     right = particles.copy()
     for row in np.flatnonzero(wrong):
         right[row] = draws[np.argmin(np.sum((draws - right[row]) ** 2, axis=1))]

@@ -1,4 +1,4 @@
-"""The metric of a run in NumPy: between the compiled programs of `sample`, arithmetic on the host compiles nothing."""
+"""Metrics as NumPy arrays, for the arithmetic of `sample` outside of its compiled programs."""
 
 from typing import NamedTuple
 
@@ -63,12 +63,12 @@ class Whitening(NamedTuple):
         return 2 * float(log_det)
 
     def steps(self) -> np.ndarray:
-        """(d, d), whose row a is the step in x that a unit step along u_a is."""
+        """(d, d): row a is the step in x that corresponds to a unit step along u_a."""
         return np.diag(self.inverse_root) if self.root.ndim == 1 else self.inverse_root.T
 
 
 def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and eigenvectors of a symmetric matrix; NaN where it is not finite, which NumPy raises for."""
+    """Eigenvalues and eigenvectors of a symmetric matrix; NaN for a matrix that is not finite, where NumPy raises."""
     if not np.isfinite(matrix).all():
         return np.full(len(matrix), np.nan), np.full_like(matrix, np.nan)
     values, vectors = np.linalg.eigh(matrix)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..classes import ClassCalibration
+from ..class_probabilities import ClassCalibration
 from .style import COLOURS, QUIET, STYLE, load, new_figure
 
 if TYPE_CHECKING:

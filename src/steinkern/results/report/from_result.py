@@ -12,7 +12,7 @@ from ...core.files import environment
 from ...core.programs import compiled
 from ...core.types import Batch, KeyLike, PyTree
 from ...targets.target import AbstractTarget
-from ..absent import AbsentTarget
+from ..placeholders import AbsentTarget
 from .facts import target_name
 from .record import Frames, Record, Trace, by_name, chosen_lines, discrepancy, shared_in_words
 
@@ -56,10 +56,8 @@ def record_of(
         drawn=by_name(result.particles),
         frames=None if recorded is None else Frames(history.step[kept], by_name(recorded)),
         traces={
-            "velocity norm": Trace(history.step, history.velocity_norm),
+            **{name: Trace(history.step, values) for name, values in history.traces().items()},
             "KSD": _discrepancy(result, recorded, history.step[kept], data),
-            "Stein ratio": Trace(history.step, history.stein_ratio),
-            "step size": Trace(history.step, history.step_size),
         },
         advice=result.warnings,
         check=result.verdict.sentence(),

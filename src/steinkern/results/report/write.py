@@ -20,12 +20,12 @@ _TRACES = {  # in the order of the page: whether the axis is logarithmic, a refe
     "Stein ratio": (False, 1.0, "Near 1 when the spread is right, below it when the particles have collapsed."),
     "step size": (True, None, "Root mean square of a move over that of the velocity."),
 }
-_CHAIN_TRACES = {  # for runs of chains: the title, the caption
-    "velocity norm": ("Mean gradient", "Root mean square of the mean of the chains' whitened gradients: noise near 0."),
-    "KSD": ("KSD", "Of the chains, and at the end of the particles, in unconstrained coordinates as they are; under "
-            "“Quality” it is in whitened ones, with another scale."),
-    "Stein ratio": ("Stein ratio", "Of the chains: near 1 when their spread is right, with noise."),
-    "step size": ("Step size", "Of the leapfrog scheme, in whitened coordinates: adapted at first, then fixed, and "
+_CHAIN_TRACES = {  # the same for the chains of `sample`
+    "mean score": (True, None, "Root mean square of the chains' mean score in whitened coordinates: 0 up to noise."),
+    "KSD": (True, None, "Of the chains, and at the end of the particles, in unconstrained coordinates as they are; "
+            "under “Quality” it is in whitened ones, with another scale."),
+    "Stein ratio": (False, 1.0, "Of the chains: near 1 when their spread is right, with noise."),
+    "step size": (True, None, "Of the leapfrog scheme, in whitened coordinates: adapted at first, then fixed, and "
                   "halved where chains are slow to settle."),
 }  # fmt: skip
 _TONES = {"converged": "good", "finished": "good", "stopped": "warn", "checkpoint": "warn", "diverged": "bad"}
@@ -66,7 +66,7 @@ def write_report(
         advice=_advice(record, lost),
         facts="".join(f"<dt>{html.text(label)}</dt><dd>{html.text(words)}</dd>" for label, words in facts(record)),
         settings=html.text(json.dumps(dict(record.settings), indent=1, default=str)),
-        traces="".join(_trace(record, name) for name in _TRACES),
+        traces="".join(_trace(record, name) for name in _traces_of(record)),
         flow=html.embedded("flow", content),
         slider=html.slider(len(frames.step), len(frames.step) - 1),
         still="" if len(frames.step) > 1 else "still",
@@ -127,17 +127,20 @@ def _advice(record: Record, lost: int) -> str:
     return "<ul>" + "".join(f"<li>{html.prose(_sentence(line))}</li>" for line in said) + "</ul>" if said else ""
 
 
+def _traces_of(record: Record) -> dict[str, tuple[bool, float | None, str]]:
+    return _CHAIN_TRACES if record.chains else _TRACES
+
+
 def _trace(record: Record, name: str) -> str:
-    log, level, meaning = _TRACES[name]
+    log, level, meaning = _traces_of(record)[name]
     trace = record.traces[name]
     finite = trace.value[np.isfinite(trace.value)]
     log = bool(finite.size and finite.min() > 0 and (log or finite.max() > 20 * finite.min()))
     chart = charts.trace(name, trace.step, trace.value, log=log, level=level) if len(trace.step) else ""
     note = trace.note or ("" if chart else "Nothing was recorded.")
     body = chart or '<div class="absent" aria-hidden="true">–</div>'
-    label, meaning = _CHAIN_TRACES[name] if record.chains else (_sentence(name), meaning)
     said = " ".join([meaning, note]).strip()
-    return f"<figure><h3>{html.text(label)}</h3>{body}<figcaption>{html.prose(said)}</figcaption></figure>"
+    return f"<figure><h3>{html.text(_sentence(name))}</h3>{body}<figcaption>{html.prose(said)}</figcaption></figure>"
 
 
 def _checks(record: Record) -> str:

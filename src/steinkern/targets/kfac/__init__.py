@@ -1,9 +1,10 @@
-"""Kronecker-factored curvature of networks (KFAC): which blocks, where weights are used, what the factors are.
+"""Kronecker-factored curvature of networks (KFAC).
 
-- `rules`: which arrays of a layer make which block;
-- `uses`: where a model uses the weights of a block, read off its jaxpr;
-- `recording`: a forward and backward pass that keeps the inputs and the output gradients of every use;
-- `factors`: from these to blocks of the curvature;
+- `rules`: the blocks of the curvature, from the types of the layers;
+- `uses`: finds the equations of a model's jaxpr that use the weights of a block;
+- `readers`: reads the inputs of the weights from such an equation, a product, a convolution or a lookup;
+- `recording`: records the inputs and the output gradients of every use in a forward and a backward pass;
+- `factors`: computes the blocks of the curvature from the recorded inputs and gradients;
 - `curvature`: `KFAC` itself.
 """
 

@@ -1,4 +1,4 @@
-"""`KFAC`: the Fisher information of a network, one block a layer."""
+"""`KFAC`: the Fisher information of a network, with one block for each layer."""
 
 from functools import partial
 from typing import Any
@@ -25,10 +25,10 @@ from .uses import Layer
 
 
 class KFAC(AbstractCurvature):
-    """The Fisher information as one block a layer, most of them Kronecker products; nothing of size d² is formed.
+    """The Fisher information with one block for each layer, mostly Kronecker products; no d×d matrix is formed.
 
-    For networks of `equinox.nn` layers, anywhere in the parameters' pytree, applied at any number of positions and
-    places, in `vmap` and `scan`:
+    The model may use `equinox.nn` layers anywhere in the parameters' pytree, any number of times and at any number of
+    positions, also in `vmap` and `scan`:
 
     | layer | block |
     |---|---|
@@ -39,18 +39,17 @@ class KFAC(AbstractCurvature):
     | `LayerNorm`, `RMSNorm`, `GroupNorm` | exactly for each unit: a 2×2 matrix of its scale and offset |
     | other arrays of at most 256 entries, such as a noise variance | exactly |
 
-    Other arrays, and weights that are used in another way than by products, convolutions and lookups, are refused
-    before the run, by their path. `rules` adds layers of one's own, and changes the blocks of any layer.
+    Other arrays, and weights that are used otherwise than in products, convolutions and lookups, are refused before the
+    run, and the error names their path. `rules` adds layers, and changes the blocks of any layer.
 
     A Kronecker product is exact for a single example at a single position, and for any number of them in the linear
-    networks that `sharing` names. Curvature between blocks is left out. The prior's own curvature enters as its row
-    sums, exact where coordinates are independent a priori: averaged over each Kronecker product, and entry by entry
-    elsewhere.
+    networks that `sharing` names. Curvature between blocks is left out. The curvature of the prior enters by its row
+    sums, which are exact for independent priors: averaged over each Kronecker product, and entry by entry elsewhere.
 
     Args:
         model: `model(parameters, example)`, the output (logits, means) for one example.
         likelihood: `Categorical()`, `Gaussian(variance)`, `GaussianNoise()` …
-        sharing: what becomes of weights at several positions of an example (Eschenhagen et al., 2023): "expand" is
+        sharing: the treatment of weights at several positions of an example (Eschenhagen et al., 2023): "expand" is
             exact for a deep linear network with a loss at every position, "reduce" for one that sums or averages over
             positions before the loss. With one position they are the same.
         rules: from types of layers, or paths in the parameters' tree, to blocks: `{MyLayer: KroneckerBlock("weight",
@@ -59,10 +58,10 @@ class KFAC(AbstractCurvature):
             number of labels to draw from the model for each example instead, with a backward pass for each: unbiased
             whatever k is. With one draw, an entry's standard error relative to its exact value is of order 1/√b over b
             examples.
-        seed: of the drawn labels. They depend on the seed and on the particle: the same particle has the same labels,
-            and every step draws new ones.
-        largest_side: a factor or exact block of more than so many rows is cut into diagonal blocks of at most so many,
-            and into single entries at 1.
+        seed: the seed of the drawn labels. They depend on the seed and on the position of the particle, so every step
+            draws new ones.
+        largest_side: the largest number of rows of a factor or exact block; larger ones are approximated by diagonal
+            blocks of at most this size, and by their diagonal for 1.
     """
 
     model: Any
@@ -104,7 +103,7 @@ class KFAC(AbstractCurvature):
         return Blocks(tuple(blocks))
 
     def _tap(self, target: AbstractTarget, point: Vector, batch: Batch) -> tuple[TappedModel, list[Piece]]:
-        """The model with taps, and the blocks of the curvature; or an error that says what has no rule."""
+        """The model with taps, and the blocks of the curvature; `ValueError` for arrays without a rule."""
         space = _space(target)
         pieces = pieces_of(space, self.rules)
         layers = [layer_of(piece) for piece in pieces if isinstance(piece.block, KroneckerBlock)]
@@ -117,7 +116,7 @@ class KFAC(AbstractCurvature):
         return tapped, [each for piece in pieces for each in self._split(piece, tapped, space)]
 
     def _split(self, piece: Piece, tapped: TappedModel, space: Space) -> list[Piece]:
-        """A layer whose bias is not simply added to its products as two blocks."""
+        """Split the block of a layer into weights and bias unless the bias is simply added to every product."""
         if not isinstance(piece.block, KroneckerBlock) or len(piece.leaves) == 1:
             return [piece]
         return [piece] if tapped.found.adds_bias(layer_of(piece)) else piece.split_bias(space.layout.sizes)
@@ -125,11 +124,11 @@ class KFAC(AbstractCurvature):
     def _record(
         self, target: AbstractTarget, point: Vector, tapped: TappedModel, pieces: list[Piece], example: PyTree, key: Key
     ) -> list[LayerRecord | list[Array]]:
-        """For every block what one example says: of a layer inputs and gradients, of others gradients alone."""
+        """The record of one example for every block: inputs and gradients of a layer, gradients of other arrays."""
         leaves = _leaves(_space(target), point)
         free = [leaf for piece in pieces if not isinstance(piece.block, KroneckerBlock) for leaf in piece.leaves]
 
-        # A function of the other leaves alone: gradients in the weights would be the largest arrays of a step.
+        # Differentiated in the other leaves only: gradients in the weights would be the largest arrays of a step.
         def output(taps: list[Array], values: list[Array]) -> tuple[Array, list[Array]]:
             moved = dict(zip(free, values, strict=True))
             return tapped([moved.get(i, leaf) for i, leaf in enumerate(leaves)], example, taps)
@@ -146,7 +145,7 @@ class KFAC(AbstractCurvature):
         return records
 
     def _cotangents(self, value: Float[Array, " k"], key: Key) -> Float[Array, "m k"]:
-        """Rows c whose sum of c cᵀ is the Fisher information in the output, or is so in expectation."""
+        """Rows c for which Σ c cᵀ is the Fisher information in the output, exactly or in expectation."""
         if self.draws is None:
             return self.likelihood.fisher_root(value).T
 
@@ -158,9 +157,9 @@ class KFAC(AbstractCurvature):
 
 
 def _key_of(seed: int, point: Vector) -> Key:
-    """A key for a particle: another seed, and another place, draw other labels."""
+    """A key that depends on the seed and on the position of the particle."""
     bits = jax.lax.bitcast_convert_type(point.astype(jnp.float32), jnp.uint32)
-    odd = 2 * jnp.arange(point.shape[0], dtype=jnp.uint32) + 1  # the order of the coordinates counts
+    odd = 2 * jnp.arange(point.shape[0], dtype=jnp.uint32) + 1  # makes the order of the coordinates count
     return jr.fold_in(jr.key(seed), jnp.sum(bits * odd, dtype=jnp.uint32))
 
 

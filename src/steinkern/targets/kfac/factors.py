@@ -1,4 +1,4 @@
-"""From the inputs and output gradients of all positions to a block of the curvature.
+"""Computes the blocks of the curvature from the inputs and output gradients at all positions.
 
 Of one example, let a layer have inputs x_t and output gradients g_t at the positions t = 1 … T, where the gradients
 are those of the columns of a root of the output's Fisher information. The exact block is Σ over examples of
@@ -29,7 +29,7 @@ SHARINGS = get_args(Sharing)
 
 
 class LayerRecord(NamedTuple):
-    """What a batch says of one layer's weights; without the axis of examples what one of them says.
+    """The inputs and output gradients of one layer in a batch; for one example without the axis of examples.
 
     Args:
         inputs: (examples, positions, groups, inputs), or the indices of lookups, (examples, positions).
@@ -57,13 +57,13 @@ def kronecker(
     """The block of a layer's weights and bias.
 
     Args:
-        piece: which block.
-        record: what the batch says of it.
-        sharing: the setting.
-        scale: what the sum over the batch is multiplied by.
-        prior: the prior's curvature of its coordinates, averaged over each Kronecker product.
-        shape: of the weights.
-        largest_side: of a dense factor; see `second_moment`.
+        piece: the block.
+        record: its inputs and gradients in the batch.
+        sharing: as in `KFAC`.
+        scale: the factor of the sum over the batch.
+        prior: the prior's curvature of its coordinates, which is averaged over each Kronecker product.
+        shape: the shape of the weights.
+        largest_side: the largest dense factor; see `second_moment`.
     """
     block = piece.block
     assert isinstance(block, KroneckerBlock)
@@ -99,12 +99,12 @@ def kronecker(
 def _product(
     inputs: AbstractOperator, outputs: AbstractOperator, shift: Scalar, outputs_last: bool, with_bias: bool
 ) -> Kronecker:
-    """In the order of the coordinates. Of weights whose outputs come last, the bias is one more row."""
+    """The Kronecker product of both factors in the order of the coordinates; a bias is one more input."""
     return Kronecker(inputs, outputs, shift) if outputs_last else Kronecker(outputs, inputs, shift, with_bias)
 
 
 def _input_squares(record: LayerRecord, size: int, sharing: Sharing, like: Vector) -> Float[Array, " i"]:
-    """The diagonal of the inputs' factor, for lookups by counting."""
+    """The diagonal of the inputs' factor; for lookups the frequencies of the indices."""
     inputs = record.inputs
     if not record.looks_up:
         rows = inputs.astype(like.dtype)
@@ -119,7 +119,7 @@ def _input_squares(record: LayerRecord, size: int, sharing: Sharing, like: Vecto
 def from_gradients(
     piece: Piece, gradients: list[Float[Array, "b m ..."]], scale: Scalar, prior: Vector, largest_side: int
 ) -> AbstractOperator:
-    """The block of arrays that may be used in any way, from each example's gradients in them."""
+    """The block of arrays of any use, from the gradients of single examples."""
     flat = [each.reshape(each.shape[0] * each.shape[1], -1) for each in gradients]
     if isinstance(piece.block, DiagonalBlock) or piece.size == 1:
         return Diagonal(scale * jnp.sum(jnp.concatenate(flat, axis=1) ** 2, axis=0) + prior)

@@ -1,4 +1,4 @@
-"""Equations that apply weights at many positions, each read as a matrix of inputs: products, convolutions, lookups."""
+"""Readers of equations that apply weights: products, convolutions and lookups as matrices of inputs by positions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 
 class Reading(NamedTuple):
-    """How to read an equation; see `uses.Use`."""
+    """The axes and inputs of an equation; see `uses.Use`."""
 
     feature_axis: int
     groups: int
@@ -18,7 +18,9 @@ class Reading(NamedTuple):
 
 
 Reader: TypeAlias = Callable[[Any, int, tuple[int, ...], int], Reading | str]
-"""Of an equation, the place of the weights among its operands, their axes and their output axis; or what is wrong."""
+"""A function of an equation, the index of the weights among its operands, their axes and their output axis.
+
+It returns a `Reading`, or the reason why there is none."""
 
 
 def _input_axes(axes: tuple[int, ...], output_axis: int) -> tuple[int, ...]:
@@ -48,7 +50,7 @@ def read_product(equation: Any, place: int, axes: tuple[int, ...], output_axis: 
 
 
 def read_convolution(equation: Any, place: int, axes: tuple[int, ...], output_axis: int) -> Reading | str:
-    """A convolution: every place of the window is a position, and the patch below it the input."""
+    """A convolution: every position of the window is a position, and the patch in the window is the input."""
     parameters = equation.params
     numbers = parameters["dimension_numbers"]
     if place != 1 or parameters["batch_group_count"] != 1:
@@ -56,7 +58,7 @@ def read_convolution(equation: Any, place: int, axes: tuple[int, ...], output_ax
     if axes[numbers.rhs_spec[0]] != output_axis % len(axes):
         return "whose output channels are another axis than the layer's outputs"
     groups = parameters["feature_group_count"]
-    # Of the filter's input channels and spatial axes, in the order in which the leaf has them.
+    # The filter's input channels and spatial axes, in the order of the leaf's axes.
     order = [numbers.rhs_spec.index(axes.index(axis)) - 1 for axis in _input_axes(axes, output_axis)]
     window = [equation.invars[1].aval.shape[axis] for axis in numbers.rhs_spec[2:]]
     spread = [equation.outvars[0].aval.shape[axis] for axis in numbers.out_spec[2:]]
@@ -91,7 +93,7 @@ def _patches(x: Array, window: list[int], spread: list[int], parameters: Any) ->
 
 
 def read_gather(equation: Any, place: int, axes: tuple[int, ...], output_axis: int) -> Reading | str:
-    """A `gather` of rows: the index is the input, one-hot."""
+    """A `gather` of rows: the input is the index, which stands for a one-hot vector."""
     numbers, sizes = equation.params["dimension_numbers"], tuple(equation.params["slice_sizes"])
     problem = _row_problem(equation, place, axes, output_axis, sizes)
     if problem or numbers.operand_batching_dims or 0 not in numbers.start_index_map:

@@ -1,4 +1,4 @@
-"""A model run with a tap at every use of a layer's weights, which keeps the inputs of all positions."""
+"""Runs a model with a tap (an added zero) at every use of a layer's weights, and records the inputs of all uses."""
 
 from typing import Any
 
@@ -31,9 +31,9 @@ class TappedModel:
 
     Args:
         function: from the leaves and one example to the output, a vector.
-        leaves: the leaves of the parameters, of which shapes and types are read.
-        example: one example, likewise.
-        layers: whose uses to tap.
+        leaves: the leaves of the parameters; only their shapes and types are used.
+        example: one example; only its shapes and types are used.
+        layers: the layers whose uses get taps.
     """
 
     def __init__(self, function: Any, leaves: list[Array], example: PyTree, layers: list[Layer]):
@@ -42,7 +42,7 @@ class TappedModel:
         self.found: Found = find_uses(self.closed.jaxpr, layers)
 
     def idle_taps(self) -> list[Array]:
-        """Zeros for every use."""
+        """The taps of all uses, which are zeros."""
         return [use.idle_tap() for use in self.found.uses]
 
     def __call__(self, leaves: list[Array], example: PyTree, taps: list[Array]) -> tuple[Array, list[Array]]:
@@ -53,12 +53,12 @@ class TappedModel:
         return output, inputs
 
     def record(self, leaf: int, inputs: list[Array], gradients: list[Array]) -> LayerRecord:
-        """The inputs and the gradients of all uses of one layer of one example, position after position.
+        """The inputs and the gradients of all uses of one layer for one example, concatenated over positions.
 
         Args:
-            leaf: the layer, by its weights.
-            inputs: of all uses.
-            gradients: in all taps, with a leading axis.
+            leaf: the index of the layer's weights among the leaves.
+            inputs: the inputs of all uses.
+            gradients: the gradients in all taps, with a leading axis.
         """
         places = [i for i, use in enumerate(self.found.uses) if use.layer.leaf == leaf]
         uses = [self.found.uses[i] for i in places]
@@ -119,7 +119,7 @@ def _apply(equation: Any, operands: list[Any]) -> list[Any]:
 def _evaluate_loop(
     equation: Any, step: Loop, operands: list[Any], inner: Marks, taps: list[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """A scan whose body has taps: it takes one slice of each a step, and stacks the inputs."""
+    """A scan whose body has taps: every step takes one slice of each tap, and the inputs are stacked."""
     parameters = equation.params
     first, last = step.num_consts, step.num_consts + step.num_carry
     constants, carried, scanned = operands[:first], operands[first:last], operands[last:]

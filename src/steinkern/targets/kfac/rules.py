@@ -1,4 +1,4 @@
-"""Rules: which arrays of a layer make which block of the curvature.
+"""Rules that assign the arrays of layers to blocks of the curvature.
 
 A rule is a tuple of blocks, and belongs to a type of layer or to a path in the parameters' tree. An array of at most
 `EXACT_UP_TO` entries that no rule mentions has the block of the exact Fisher information; a larger one is refused.
@@ -15,7 +15,7 @@ import numpy as np
 from ..supports import Real, Space
 
 EXACT_UP_TO = 256
-"""The largest array outside of all rules that gets a dense block of its own."""
+"""The largest array without a rule that gets an exact, dense block."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ class KroneckerBlock:
 
     Args:
         weight: the name of the weights in the layer; "" where the rule is for an array itself.
-        bias: the name of the bias. One that is not simply added to every product gets a block of its own, which is its
-            exact Fisher information.
+        bias: the name of the bias. A bias that is not simply added to every product gets a separate, exact block.
         output_axis: the axis of the weights that numbers outputs, the first (0) or the last (−1).
         diagonal_inputs: keep the diagonal of the inputs' factor alone, as for one-hot inputs.
     """
@@ -44,13 +43,13 @@ class KroneckerBlock:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of its arrays."""
+        """The names of the arrays of this block."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
 
 @dataclass(frozen=True, init=False)
 class _FieldsBlock:
-    """A block of named arrays, which may be used in any way; of all arrays where none is named."""
+    """A block of the named arrays, which may be used in any way; of all arrays where no name is given."""
 
     fields: tuple[str, ...]
 
@@ -109,7 +108,7 @@ def as_rules(rules: Any) -> Rules:
 
 
 class Piece(NamedTuple):
-    """A block of the curvature: a stretch of coordinates, and which leaves of the parameters they are."""
+    """A block of the curvature: a range of coordinates, and the leaves of the parameters in it."""
 
     block: Block
     leaves: tuple[int, ...]
@@ -122,7 +121,7 @@ class Piece(NamedTuple):
         return self.start + self.size
 
     def split_bias(self, sizes: tuple[int, ...]) -> "list[Piece]":
-        """The weights and the bias of a Kronecker block as two blocks, of which that of the bias is exact."""
+        """Two blocks in place of a Kronecker block: one for the weights, and an exact one for the bias."""
         (weight, bias), size = self.leaves, sizes[self.leaves[0]]
         return [
             self._replace(leaves=(weight,), names=self.names[:1], size=size),
@@ -131,12 +130,12 @@ class Piece(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The paths of its leaves, for messages."""
+        """The paths of the leaves, for error messages."""
         return " and ".join(f"`{name or 'the array'}`" for name in self.names)
 
 
 def pieces_of(space: Space, rules: Rules) -> list[Piece]:
-    """The blocks of the curvature, in the order of their coordinates; an error for arrays without a rule."""
+    """The blocks of the curvature, in the order of their coordinates; `ValueError` for large arrays without a rule."""
     layout = space.layout
     blocks: dict[tuple[int, ...], Block] = {}
     for path, rule, leaves in _apply_rules(space, dict(rules)):
@@ -163,7 +162,7 @@ def pieces_of(space: Space, rules: Rules) -> list[Piece]:
 
 
 def _apply_rules(space: Space, rules: Mapping[Any, Rule]) -> Iterator[tuple[str, Rule, list[int]]]:
-    """Rules with the path and the leaves that each holds for: those of paths first, the longest before the others."""
+    """Each rule with its path and leaves: rules of paths first, the longest path first, then rules of types."""
     layout = space.layout
     paths = sorted((key for key in rules if isinstance(key, str)), key=len, reverse=True)
     for path in paths:

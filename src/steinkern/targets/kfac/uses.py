@@ -1,8 +1,8 @@
-"""Where a model uses the weights of its layers, read off its jaxpr.
+"""Finds the equations of a model's jaxpr that use the weights of its layers.
 
-A jaxpr has no `vmap`: what was mapped over is an axis of an array. So each use of a weight matrix is one equation, a
-product, a convolution or a lookup, whose other operand holds the inputs at all positions, and whose result has the
-outputs at all positions. Uses in the body of a `scan` have its steps for a further axis. Every other use is refused.
+In a jaxpr a mapped dimension of `vmap` is an axis of an array. Each use of a weight matrix is therefore one equation, a
+product, a convolution or a lookup, whose other operand holds the inputs at all positions and whose result holds the
+outputs at all positions. For uses in the body of a `scan`, its steps are a further axis. Other uses are refused.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class Bias(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Marks a variable that is the result of a layer's weights before anything else is done to it."""
+    """Marks a variable that is the product of a layer's weights and inputs, before any other operation."""
 
     layer: Layer
 
@@ -57,13 +57,13 @@ class Use(NamedTuple):
     """One equation that applies a layer's weights at one or many positions.
 
     Args:
-        layer: whose weights.
-        shape, dtype: of its result.
+        layer: the layer whose weights are used.
+        shape, dtype: the shape and dtype of the result.
         feature_axis: the axis of the result that numbers outputs; all others are positions.
         groups: the number of groups of a convolution.
-        inputs: from the equation's operands to the inputs, (positions, groups, inputs), or to the indices of a lookup,
+        inputs: maps the equation's operands to the inputs, (positions, groups, inputs), or to the indices of a lookup,
             (positions,).
-        lengths: of the scans around it, outermost first.
+        lengths: the lengths of the enclosing scans, outermost first.
     """
 
     layer: Layer
@@ -75,7 +75,7 @@ class Use(NamedTuple):
     lengths: tuple[int, ...] = ()
 
     def idle_tap(self) -> Array:
-        """Zeros to add to the result at every position: the gradient in them is that at the result."""
+        """Zeros that are added to the result; the gradient in them is the gradient in the result."""
         return jnp.zeros((*self.lengths, *self.shape), self.dtype)
 
     def rows(self, values: Array) -> Array:
@@ -93,7 +93,7 @@ class Enter(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A step into the body of a scan, of whose arguments the first are the same at every step."""
+    """A step into the body of a scan; its first `num_consts` arguments are the same at every step."""
 
     jaxpr: Any
     consts: Any
@@ -106,18 +106,18 @@ Step: TypeAlias = Use | Enter | Loop | Mark | None
 
 
 class Found(NamedTuple):
-    """The uses of all layers in their order, and how often a bias was added to a product, or met elsewhere."""
+    """The uses of all layers in order, how often each bias is added to a product, and layers with other uses of it."""
 
     uses: list[Use]
     added: Counter[int]
     elsewhere: set[int]
 
     def of(self, layer: Layer) -> list[int]:
-        """Which uses are of this layer."""
+        """The indices of this layer's uses."""
         return [i for i, use in enumerate(self.uses) if use.layer == layer]
 
     def adds_bias(self, layer: Layer) -> bool:
-        """Whether the bias is added to every product, once, before anything else is done to it."""
+        """Whether the bias is added once to every product, before any other operation."""
         simple = layer.leaf not in self.elsewhere and self.added[layer.leaf] == len(self.of(layer))
         return layer.bias is not None and simple and all(self.uses[i].groups == 1 for i in self.of(layer))
 
@@ -134,7 +134,7 @@ def marks_of(jaxpr: Any, layers: list[Layer]) -> Marks:
 
 
 def find_uses(jaxpr: Any, layers: list[Layer]) -> Found:
-    """All uses of the layers' weights in a model, or an error that says which cannot be followed."""
+    """All uses of the layers' weights in a model; `ValueError` for uses that cannot be followed."""
     found = Found([], Counter(), set())
     marks = marks_of(jaxpr, layers)
     _search(jaxpr, marks, found, ())
@@ -170,7 +170,7 @@ def _search(jaxpr: Any, marks: Marks, found: Found, lengths: tuple[int, ...]) ->
 
 
 def step_of(equation: Any, marks: Marks) -> Step:
-    """What to do at an equation: `None` for one that has nothing to do with weights."""
+    """The kind of an equation; `None` for one that does not involve weights."""
     given = marks_of_operands(equation, marks)
     if not any(given):
         return None
@@ -216,20 +216,20 @@ def marks_of_operands(equation: Any, marks: Marks) -> list[Mark | None]:
 
 
 def inner_marks(step: Enter | Loop, given: list[Mark | None]) -> Marks:
-    """The marks of the arguments of an inner jaxpr; of a scan those that are the same at every step."""
+    """The marks of the arguments of an inner jaxpr; for a scan only of the arguments that are constant."""
     kept = given[: step.num_consts] if isinstance(step, Loop) else given
     return {own: mark for own, mark in zip(step.jaxpr.invars, kept, strict=False) if mark is not None}
 
 
 def leave(step: Enter, inner: Marks, equation: Any, marks: Marks) -> None:
-    """Hand the marks of an inner jaxpr's results to those of its call."""
+    """Copy the marks of an inner jaxpr's results to the results of its call."""
     for outer, own in zip(equation.outvars, step.jaxpr.outvars, strict=True):
         if not isinstance(own, Literal) and own in inner:
             marks[outer] = inner[own]
 
 
 def mark_results(equation: Any, step: Step, marks: Marks) -> None:
-    """Mark the result of an equation that is no call."""
+    """Mark the result of an equation other than a call."""
     if isinstance(step, Use):
         marks[equation.outvars[0]] = Product(step.layer)
     elif isinstance(step, Weight | Bias | Product):
@@ -237,7 +237,7 @@ def mark_results(equation: Any, step: Step, marks: Marks) -> None:
 
 
 def _note(equation: Any, given: list[Mark | None], found: Found) -> None:
-    """Count a bias that is added to its product; remember one that is met elsewhere, or a product without it."""
+    """Count biases that are added to their product; note layers whose bias or product is used otherwise."""
     marked = [mark for mark in given if mark is not None]
     layers = {mark.layer for mark in marked}
     kinds = {type(mark) for mark in marked}
@@ -248,10 +248,10 @@ def _note(equation: Any, given: list[Mark | None], found: Found) -> None:
 
 
 def _count_arguments(equation: Any, body: Any) -> tuple[int, int]:
-    """How many arguments of a scan are the same at every step, and how many are carried.
+    """The numbers of a scan's constant arguments and of its carried arguments.
 
-    Told by shapes, because versions of JAX name these numbers differently: what is scanned over or stacked has one more
-    axis outside of the body.
+    They are inferred from shapes, because JAX versions name these parameters differently: arrays that are scanned over
+    or stacked have one more axis outside of the body.
     """
 
     def number_of_equal(outside: Any, inside: Any) -> int:

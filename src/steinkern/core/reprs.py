@@ -1,4 +1,4 @@
-"""One-line reprs of samplers, kernels and targets that show the fields that differ from their defaults."""
+"""One-line reprs, which show the fields that differ from their defaults."""
 
 import dataclasses
 import functools
@@ -11,6 +11,13 @@ import numpy as np
 
 class OneLine(eqx.Module):
     """A module whose repr is its class and the fields that differ from their defaults."""
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
+
+class ShortRepr:
+    """A mixin for dataclasses with `repr=False`: arrays appear by their shape."""
 
     def __repr__(self) -> str:
         return one_line(self)

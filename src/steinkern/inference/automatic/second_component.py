@@ -1,9 +1,10 @@
-"""A look for mass that chains from the nearest Gaussian do not reach: a much wider or narrower part around one place.
+"""Detects mass that chains from the nearest Gaussian do not reach: a much wider or narrower component.
 
-A mixture of a narrow and a wide part has one mode, and two Gaussians near to it. Chains in one part do not find the
-other: in d dimensions a part that is k times narrower has a fraction k⁻ᵈ of the wide one's volume. The evidence lower
-bound of a Gaussian is near the logarithm of the mass that it stands for. Over Gaussians of one mean and one shape it
-has one maximum where there is one part, and a second one, nearly as high, where there is another.
+A mixture of a narrow and a wide component around one centre has one mode, but two Gaussians that are local optima of
+the evidence lower bound. Chains in one component do not find the other: in d dimensions a component that is k times
+narrower has a fraction k⁻ᵈ of the other's volume. The evidence lower bound of a Gaussian is close to the logarithm of
+the mass that it covers. Over Gaussians of one mean and one shape, as a function of their scale, the bound has one
+maximum for one component, and a second maximum of similar height where there is another.
 """
 
 from typing import NamedTuple
@@ -15,21 +16,21 @@ from .evaluation import Evaluator
 from .gaussian import Gaussian, nearest_gaussian
 
 _HALVINGS = 16  # of the variance, and as many doublings
-_VALLEY = 1.0  # nats between two maxima
-_NEAR = 10.0  # nats, and a tenth of the dimensions, by which the second may be lower before it is looked at closely
-_LEAST_SHARE = 0.01  # of the mass
-_MOST_ROUNDS = 20  # to a second Gaussian
+_VALLEY = 1.0  # the least depth between two maxima, in nats
+_NEAR = 10.0  # a second maximum lower by more nats than this, plus a tenth of the dimension, is ignored
+_LEAST_SHARE = 0.01  # the least share of the mass that is reported
+_MOST_ROUNDS = 20  # of the search for a second Gaussian
 
 
-class OtherPart(NamedTuple):
-    """A second Gaussian near to the target, beside the first."""
+class SecondComponent(NamedTuple):
+    """A second Gaussian that is a local optimum of the evidence lower bound, and the first."""
 
     first: Gaussian
     second: Gaussian
     ratio: float
-    """The second's standard deviations over those of the first, their geometric mean."""
+    """The geometric mean of the second's standard deviations over those of the first."""
     share: float
-    """Of the mass of both, by their evidence lower bounds."""
+    """The second's share of the mass of both, by their evidence lower bounds."""
 
     def notice(self) -> Notice:
         """The warning."""
@@ -44,14 +45,14 @@ class OtherPart(NamedTuple):
 
 
 def scales() -> np.ndarray:
-    """The factors on the standard deviations at which the bounds are looked at, in octaves and half-octaves."""
+    """The factors on the standard deviations at which the bound is evaluated: powers of √2."""
     return 2.0 ** (np.arange(-_HALVINGS, _HALVINGS + 1) / 2)
 
 
-def look_for_another_part(evaluator: Evaluator, nearest: Gaussian) -> OtherPart | None:
-    """Another part, or none: a second Gaussian around the mean of the nearest one, or around the highest density there.
+def find_second_component(evaluator: Evaluator, nearest: Gaussian) -> SecondComponent | None:
+    """Search for a second Gaussian around the mean of the nearest one, then around the point of highest density.
 
-    A narrow part need not be at the mean.
+    The second search is needed because a narrow component need not be centred at the mean.
     """
     place, near = nearest.mean, _NEAR + 0.1 * len(nearest.mean)
     for _ in range(2):
@@ -66,7 +67,7 @@ def look_for_another_part(evaluator: Evaluator, nearest: Gaussian) -> OtherPart 
 
 
 def _bounds_around(evaluator: Evaluator, nearest: Gaussian, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The evidence lower bounds of Gaussians at `place` over `scales()`, and the point of the highest density there."""
+    """The evidence lower bounds of Gaussians at `place` for `scales()`, and the evaluated point of highest density."""
     factors, d, whitening = scales(), len(place), nearest.whitening
     points = place + factors[:, None, None] * whitening.unwhiten(evaluator.noise)
     values = evaluator.log_densities(points.reshape(-1, d))
@@ -78,7 +79,7 @@ def _bounds_around(evaluator: Evaluator, nearest: Gaussian, place: np.ndarray) -
 
 
 def second_scale(bounds: np.ndarray, near: float) -> float | None:
-    """The scale of the highest other maximum of the bounds, by `scales()`, if it is so near to the first."""
+    """The scale of the second highest maximum of the bounds, unless it is lower by more than `near` nats."""
     first = len(bounds) // 2
     while (higher := max((first, first - 1, first + 1), key=lambda place: _at(bounds, place))) != first:
         first = higher
@@ -96,8 +97,8 @@ def _at(bounds: np.ndarray, place: int) -> float:
     return float(bounds[place]) if 0 <= place < len(bounds) else -np.inf
 
 
-def _compare(first: Gaussian, second: Gaussian) -> OtherPart | None:
-    """The second Gaussian, where it has some of the mass and is not the first one found again."""
+def _compare(first: Gaussian, second: Gaussian) -> SecondComponent | None:
+    """The second Gaussian; `None` where it has too little mass or the width of the first."""
     d = len(first.mean)
     wider = first.whitening.log_determinant() - second.whitening.log_determinant()
     ratio = float(np.exp(wider / (2 * d)))
@@ -105,18 +106,18 @@ def _compare(first: Gaussian, second: Gaussian) -> OtherPart | None:
     share = 1 / (1 + np.exp(-np.clip(ahead, -50, 50)))
     if not second.settled or share < _LEAST_SHARE or 0.5 < ratio < 2:
         return None
-    return OtherPart(first, second, ratio, float(share))
+    return SecondComponent(first, second, ratio, float(share))
 
 
-def has_been_seen(part: OtherPart, points: np.ndarray) -> bool:
-    """Whether the draws, axes (transition, chain, coordinate), are in that part in something like its share."""
+def has_been_visited(part: SecondComponent, points: np.ndarray) -> bool:
+    """Whether at least a fifth of the expected share of the draws, (transition, chain, coordinate), lies in it."""
     draws = points.reshape(-1, points.shape[-1])
     first, second = (_log_mass(gaussian, draws) for gaussian in (part.first, part.second))
     return bool(np.mean(second > first) > 0.2 * part.share)
 
 
 def _log_mass(gaussian: Gaussian, points: np.ndarray) -> np.ndarray:
-    """The logarithm of the Gaussian's density times its mass, up to a constant of the target."""
+    """The log of the Gaussian's density times its mass, up to a constant that all Gaussians share."""
     whitening = gaussian.whitening
     white = whitening.whiten(points - gaussian.mean)
     return gaussian.bound + whitening.log_determinant() / 2 - np.sum(white**2, axis=1) / 2

@@ -9,11 +9,12 @@ from jax.scipy.special import entr
 from jaxtyping import Array, Float, Integer
 
 from ..core.arrays import as_labels
+from ..core.reprs import ShortRepr
 from ..core.types import check_count
 
 
-@dataclass(frozen=True)
-class ClassProbabilities:
+@dataclass(frozen=True, repr=False)
+class ClassProbabilities(ShortRepr):
     """The probability of every class at every particle and row, and what follows from it.
 
     The uncertainty about a label has two parts. The entropy of the mean probabilities is all of it; the mean entropy of
@@ -77,8 +78,8 @@ class ClassProbabilities:
         return _bin(confidence, right, num_bins)
 
 
-@dataclass(frozen=True, eq=False)
-class ClassCalibration:
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassCalibration(ShortRepr):
     """The accuracy of predicted classes by their confidence, in bins of equal width.
 
     Predictions are calibrated where accuracy equals confidence: of those made with probability 0.8, 80 percent are

@@ -1,6 +1,7 @@
-"""Samplers, kernels, targets and curvature print on one line what they are made of."""
+"""Samplers, kernels, targets, curvature and what results hold print on one line."""
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -43,3 +44,19 @@ def test_every_repr_is_one_line_without_addresses(value):
     assert "\n" not in repr(value)
     assert "0x" not in repr(value)
     assert len(repr(value)) < 300
+
+
+def test_what_results_hold_prints_on_one_line():
+    step, values = np.arange(40), np.linspace(1.0, 2.0, 40)
+    held = [
+        sk.History(step, values, values, values, {"a": np.zeros((40, 5, 3))}),
+        sk.ChainHistory(step, values, values, values, None),
+        sk.Prediction(jnp.ones((40, 300)), 0.9),
+        sk.Verdict(None),
+        sk.Verdict(True, stein_ratio=1.1, stein_ratio_error=0.1),
+    ]
+    for value in held:
+        assert "\n" not in repr(value)
+        assert len(repr(value)) < 300
+    assert repr(held[2]) == f"Prediction(values={held[2].values.dtype}[40, 300], level=0.9)"
+    assert repr(held[3]) == "Verdict: nothing was checked."
