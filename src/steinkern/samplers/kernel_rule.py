@@ -95,7 +95,7 @@ class MetricState(NamedTuple):
     metric: AbstractMetric
 
 
-class MetricSettings(eqx.Module):
+class MetricSettings(OneLine):
     """How curvature becomes a metric: damping, a running average over steps, and how often to factorise.
 
     Args:

@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.particles import Layout
+from ..core.reprs import OneLine
 from ..core.types import PyTree, Scalar, Vector, cast_like, is_concrete
 
 
-class AbstractSupport(eqx.Module):
+class AbstractSupport(OneLine):
     """The support of one leaf of the parameters, with a bijection T onto it from unconstrained space."""
 
     @abc.abstractmethod
