@@ -53,11 +53,14 @@ def load(
         like: one particle, or any pytree of its structure, for particles of other classes.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: the file is not a readable result, or `like` or `target` do not fit it.
     """
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"`path` must be a file that `result.save(path)` wrote, got {path!r}.")
     place = Path(path)
+    if not place.exists():
+        raise FileNotFoundError(f"`path` must be a file that `result.save(path)` wrote, but there is no {place}.")
     try:
         contents = read(place, kind="result")
     except DamagedCheckpoint as error:
