@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import jax
 import jax.random as jr
@@ -20,6 +21,7 @@ from steinkern import cli
 from steinkern.cli import sampling as cli_sample
 from steinkern.cli import target as cli_target
 from steinkern.cli import words as cli_words
+from steinkern.cli.outputs import Outputs
 from steinkern.core.notices import Notice, Phrase, RefusalError
 from steinkern.results.result import Status
 
@@ -351,7 +353,6 @@ BAD = {
         "`--out` must be a directory, or a file ending in .npz or .nc",
     ),
     "out too long": (["{vector}:f", "--dim", "1", "--out", "x" * 5000], "`--out` must be a shorter path"),
-    "out without a name": (["{vector}:f", "--dim", "1", "--out", "a\ud800"], "`--out` must be a path, got 'a"),
     "unwritable": (["{vector}:f", "--dim", "1", "--out", "{vector}/nowhere/p.npz"], "cannot be written to"),
     "nothing to resume": (["{vector}:f", "--dim", "1", "--resume", "--method", "svn"], "`--resume` finds no run"),
     "resume with auto": (["{vector}:f", "--dim", "1", "--resume"], "`--resume` does not go with --method auto"),
@@ -418,6 +419,12 @@ def test_what_the_library_refuses_is_said_in_the_words_of_the_command():
     ):
         raise refusal
     assert refused.value.notice.code == "no-run"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(name):
+    with pytest.raises(ValueError, match=r"`--out` must be a path, got 'a"):
+        Outputs.of(Path(name))
 
 
 def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):

@@ -24,7 +24,7 @@ class WindowsLocks:
     def locking(self, handle: int, mode: int, size: int) -> None:
         number = os.fstat(handle).st_ino
         holder = self.holders.get(number)
-        if holder is not None and is_open(holder):
+        if holder not in (None, handle) and is_open(holder):  # a closed handle's number may be given again
             raise OSError(errno.EACCES, "Permission denied")
         self.holders[number] = handle
 
