@@ -43,6 +43,7 @@ assert again.report("page").stat().st_size > 10_000  # templates and scripts are
 print(fitted.status.value, sampled.status.value)
 """
 DENSITY = "def log_density(x):\n    return -0.5 * (x**2).sum()\n"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"STEINKERN_CACHE": "0"}
 WRITTEN = {"particles.npz", "sample.result", "index.html", "run.json"}
 
 
@@ -58,10 +59,10 @@ def built(place: Path) -> Path:
 def try_command(scripts: Path, place: Path) -> None:
     """Run the installed command on a density in a file."""
     command = scripts / "steinkern"
-    subprocess.run([command, "--version"], check=True, cwd=place)
+    subprocess.run([command, "--version"], check=True, cwd=place, env=ENVIRONMENT)
     (place / "density.py").write_text(DENSITY)
     line = [command, "sample", "density.py:log_density", "--dim", "2", "--out", "run"]
-    subprocess.run(line, check=True, cwd=place, stdout=subprocess.DEVNULL)
+    subprocess.run(line, check=True, cwd=place, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
     assert {path.name for path in (place / "run").iterdir()} >= WRITTEN
 
 
@@ -80,7 +81,8 @@ def main() -> None:
             subprocess.run([python, "-m", "pip", "install", "--quiet", what], check=True)
 
         def said(code: str) -> str:
-            run = subprocess.run([python, "-W", "error", "-c", code], check=True, cwd=place, stdout=subprocess.PIPE)
+            line = [python, "-W", "error", "-c", code]
+            run = subprocess.run(line, check=True, cwd=place, env=ENVIRONMENT, stdout=subprocess.PIPE)
             return run.stdout.decode().strip()
 
         install(str(wheel))
