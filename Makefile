@@ -4,14 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 LOWEST ?= .venv-lowest
 BENCH ?= .venv-bench
-SOURCES := src tests benchmarks docs
+SOURCES := src tests benchmarks docs examples
+
+# Files are in UTF-8, whatever the system takes for its default.
+export PYTHONUTF8 = 1
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 # The shapes and types of every call, checked while the tests run: it doubles their time, so the default set goes without.
 CHECKED := --jaxtyping-packages=steinkern,tests.checker.check
 
 .PHONY: help setup demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
-.PHONY: bench-first distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
+.PHONY: bench-first examples distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -30,10 +33,11 @@ help:
 	@echo "make bench-posteriors  everyday posteriors, nothing tuned: sample beside SVGD, Laplace, Pathfinder and NUTS"
 	@echo "make results-pages  put the tables of results/ into docs/results"
 	@echo "make docs-pictures  run the code on the pages of the docs and put the pictures it makes into docs/images"
+	@echo "make examples   run the notebooks of examples/ and store their outputs in them; five minutes"
 	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
 	@echo "make bench-versions BEFORE=COMMIT  steps and first calls of two versions, in turn"
 	@echo "make distributions  build the source distribution and the wheel into dist/"
-	@echo "make wheel      build the wheel, install it in a clean environment, and time its import"
+	@echo "make wheel      build the wheel, install it in a clean environment, use it and its command, and time its import"
 	@echo "make format     format the code"
 
 # What the demo needs and nothing else; `setup` adds the tools of development to the same environment.
@@ -134,6 +138,7 @@ distributions: setup
 	$(BIN)/python -m build --outdir dist
 
 wheel: setup
+	$(BIN)/python -m pip install --quiet build
 	$(BIN)/python benchmarks/wheel.py
 
 results-pages: setup
@@ -141,6 +146,9 @@ results-pages: setup
 
 docs-pictures: setup
 	MPLBACKEND=agg $(BIN)/python docs/pictures.py
+
+examples: setup
+	$(BIN)/python docs/notebooks.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # the theme's own switch for its announcement

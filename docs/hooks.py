@@ -2,13 +2,14 @@
 
 The site holds files of the repository outside of `docs`: results, the changelog, how to contribute. Pages link to them
 by their paths in the repository (`../results/toy/table.md`), so that the links work in the source too; here they become
-links within the site. Numbers in tables stay on one line.
+links within the site. Notebooks become pages (`notebooks.py`). Numbers in tables stay on one line.
 """
 
 import os
 import re
 from pathlib import Path
 
+import notebooks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -23,6 +24,7 @@ BESIDE = [
     "results/*/results.json",
     "results/*/search.json",
     "benchmarks/results/*.json",
+    "examples/*.ipynb",
 ]
 _WORKER, _FETCHED = "javascripts/worker.js", "https://unpkg.com/iframe-worker/shim"
 _NUMBER_CELL = re.compile(r"<td>((?:<strong>)?[-+−]?\d[^<]{0,17}(?:</strong>)?)</td>")
@@ -31,10 +33,14 @@ _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files outside of `docs`."""
+    """Add the files outside of `docs`, and the pages of the notebooks with their pictures."""
     for pattern in BESIDE:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    for path in notebooks.notebooks():
+        text, pictures = notebooks.page(path)
+        for name, content in {f"{path.stem}.md": text, **pictures}.items():
+            files.append(File.generated(config, f"examples/{name}", content=content))
     return files
 
 
@@ -65,13 +71,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["hide"] = ["toc"]
     if page.file.src_uri.endswith("/table.md"):
         markdown = f"# Summary of the study: {Path(page.file.src_uri).parent.name}\n\n{markdown}"
-    source, docs = Path(str(page.file.abs_src_path)), Path(config.docs_dir)
+    source, docs = Path(page.file.abs_src_path or ROOT / page.file.src_uri), Path(config.docs_dir)
 
     def moved(match: re.Match[str]) -> str:
         linked = Path(os.path.normpath(source.parent / match[2]))
         if not linked.is_relative_to(ROOT):
             return match[0]
         place = linked.relative_to(docs if linked.is_relative_to(docs) else ROOT)
+        if linked.suffix == ".ipynb" and place.with_suffix(".md") != Path(page.file.src_uri):
+            place = place.with_suffix(".md")  # the page of a notebook, which has the link to the file
         return match[1] + Path(os.path.relpath(place, Path(page.file.src_uri).parent)).as_posix() + match[3]
 
     outside_code = re.split(r"(^```.*?^```)", markdown, flags=re.M | re.S)

@@ -4,10 +4,14 @@ Processor seconds, those of child processes included, and not those of a clock: 
 slow one changes them all alike, so a test is judged by its share of the whole run.
 """
 
-import resource
 import time
 
 import pytest
+
+try:
+    import resource
+except ImportError:  # Windows, which does not count what children took
+    resource = None
 
 MOST_SECONDS, MOST_SHARE = 5.0, 0.02
 """A test over its budget takes more than both, in processor seconds and of the whole run.
@@ -20,6 +24,8 @@ LEAST_TESTS = 1000
 
 def processor_seconds() -> float:
     """Processor time of this process and of its children that have ended."""
+    if resource is None:
+        return time.process_time()
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

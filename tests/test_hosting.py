@@ -49,7 +49,7 @@ def test_templates_and_recipe_parse():
 
 def test_the_owner_of_the_repository_is_named_in_one_place():
     files = [*ROOT.glob("*.md"), *ROOT.glob("*.cff"), ROOT / "mkdocs.yml", *(ROOT / ".github").rglob("*.yml")]
-    files += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "packaging").rglob("*.yaml")]
+    files += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "packaging").rglob("*.yaml"), *(ROOT / "examples").iterdir()]
     naming = [path.name for path in files if re.search(r"\bOWNER\b", path.read_text())]
     assert naming == ["CONTRIBUTING.md"]
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]

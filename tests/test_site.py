@@ -261,19 +261,75 @@ def test_rows_of_results_in_how_to_choose_are_those_of_the_results():
         assert f"| {method} | {cells[1]} | {cells[3]} | {cells[5]} |" in page
 
 
-def test_the_numbers_of_the_comparison_are_those_of_the_benchmarks():
+COMPARED = {"steinkern": "vanilla", "BlackJAX": "blackjax", "NumPyro": "numpyro", "PyMC": "pymc"}
+
+
+def means_of(path: str) -> dict[tuple[str, str, str], float]:
+    _, _, rows = read_results(ROOT / path)
+    return {(row.case, row.method, row.metric): row.mean for row in rows}
+
+
+def test_every_number_of_the_comparison_has_its_source_beside_it():
+    measured = (ROOT / "docs" / "compare.md").read_text().partition("## Measured\n")[2]
+    paragraphs = re.split(r"\n\n(?=\*\*)", measured.strip())
+    assert len(paragraphs) >= 4
+    for paragraph in paragraphs:
+        sources = re.findall(r"\]\(\.\./((?:benchmarks/)?results/[^)]+)\)", paragraph)
+        assert sources, paragraph
+        assert all((ROOT / source).exists() for source in sources)
+
+
+def test_the_steps_and_velocities_of_the_comparison_are_those_of_the_benchmarks():
     page = (ROOT / "docs" / "compare.md").read_text()
-    _, _, rows = read_results(ROOT / "benchmarks" / "results" / "cpu.json")
-    times = {(row.case, row.method): row.mean for row in rows if row.metric == "milliseconds"}
-    for name, method in {"steinkern": "vanilla", "BlackJAX": "blackjax", "NumPyro": "numpyro", "PyMC": "pymc"}.items():
+    said = " ".join(page.split())
+    times = means_of("benchmarks/results/cpu.json")
+    for name, method in COMPARED.items():
         cells = re.search(rf"^\| {name} \| (.* m?s) \|$", page, flags=re.M)[1].split(" | ")
         for case, cell in zip(("n=50,d=2", "n=100,d=50", "n=1000,d=50", "n=5000,d=50"), cells, strict=True):
             number, unit = cell.split()
-            assert float(number) * (1e3 if unit == "s" else 1) == pytest.approx(times[case, method], rel=5e-3)
+            found = times[case, method, "milliseconds"]
+            assert float(number) * (1e3 if unit == "s" else 1) == pytest.approx(found, rel=5e-3)
+    here, blackjax, numpyro, pymc = (times["logreg,n=50,d=54", method, "milliseconds"] for method in COMPARED.values())
+    told = f"{here:.3g} ms here, {blackjax:.3g} ms in BlackJAX, {numpyro:.3g} ms in NumPyro and {pymc:.3g} ms in PyMC"
+    assert told in said
+    found = means_of("benchmarks/results/gpu.json")
+    million, many = (
+        {name: found[f"n={n},d=50", "vanilla-float32", name] for name in ("milliseconds", "gigabytes")}
+        for n in (2**20, 2**16)
+    )
+    dense = {name: found["n=65536,d=50", "vanilla-xla-dense", name] for name in ("milliseconds", "gigabytes")}
+    assert f"takes {million['milliseconds'] / 1e3:.1f} s and {million['gigabytes']:.1f} GB on one NVIDIA H200" in said
+    assert f"65,536 particles {many['milliseconds']:.1f} ms and {many['gigabytes']:.2f} GB" in said
+    assert f"all pairs takes {dense['milliseconds']:.0f} ms and {dense['gigabytes']:.0f} GB" in said
+
+
+def test_the_counts_of_the_comparison_are_those_of_the_benchmarks():
+    page = (ROOT / "docs" / "compare.md").read_text()
+    said = " ".join(page.split())
     table = (ROOT / "benchmarks" / "results" / "posteriors.md").read_text()
-    for name, method in {"`sk.sample`": "ours", "NUTS": "nuts", "SVGD": "svgd", "Laplace": "laplace"}.items():
-        _, _, _, good, excellent, silent, evaluations, sequential, _ = (
-            re.search(rf"^\| (all) \| ({method}) \| (.*) \|$", table, flags=re.M)[0].strip("| ").split(" | ")
-        )
-        wanted = f"| {good} | {excellent} | {silent} | {evaluations} | {sequential} |"
+
+    def row(half: str, method: str) -> list[str]:
+        return re.search(rf"^\| {half} \| {method} \| (.*) \|$", table, flags=re.M)[1].split(" | ")
+
+    names = {"`sk.sample`": "ours", "NUTS": "nuts", "SVGD": "svgd", "Laplace": "laplace", "Pathfinder": "pathfinder"}
+    for name, method in names.items():
+        wanted = f"| {' | '.join(row('all', method)[1:6])} |"
         assert re.search(rf"^\| {name}.*{re.escape(wanted)}$", page, flags=re.M), name
+    number, good, excellent = row("held out", "ours")[:3]
+    assert f"it has {good} good and {excellent} excellent of {number}" in said
+    times = f"median time is {row('all', 'nuts')[-1]} seconds and that of `sample` {row('all', 'ours')[-1]},"
+    assert times in said
+
+
+def test_the_networks_of_the_comparison_are_those_of_the_results():
+    said = " ".join((ROOT / "docs" / "compare.md").read_text().split())
+    _, _, rows = read_results(ROOT / "results" / "uci" / "results.json")
+    found = {(row.case, row.method): row for row in rows if row.metric == "rmse"}
+    below, near = [], []
+    for case in sorted({case for case, method in found if method == "mixture"}):
+        ours, others = found[case, "mixture"], found[case, "ensemble"]
+        distance = (ours.mean - others.mean) / (ours.stderr**2 + others.stderr**2) ** 0.5
+        assert distance < 2, case
+        (below if distance < -2 else near).append(case)
+    assert f"that of the deep ensemble on {', '.join(below[:-1])} and {below[-1]}, and within two" in said
+    assert len(near) == 5

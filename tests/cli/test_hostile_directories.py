@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
         "--method": "vanilla",
         "--seed": 0,
     }
-    cli_run.write(out.parent, options, out, result)
+    cli_run.write(out.parent, options, [out], result)
     for name in (out.name, cli_run.PAGE):
         (out.parent / name).write_text("")
     return out.parent, file

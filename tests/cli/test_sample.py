@@ -1,13 +1,14 @@
 """`steinkern sample` and `steinkern report`: from a file to particles and a page, or one clear line of why not."""
 
 import dataclasses
-import os
+import importlib.util
 import re
 import signal
 import subprocess
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import jax
 import jax.random as jr
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import steinkern as sk
 from steinkern import cli
 from steinkern.cli import sampling as cli_sample
 from steinkern.cli import target as cli_target
 from steinkern.cli import words as cli_words
+from steinkern.cli.outputs import Outputs
 from steinkern.core.notices import Notice, Phrase, RefusalError
 from steinkern.results.result import Status
 
@@ -138,6 +141,45 @@ def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
         run("report", str(tmp_path))
 
 
+def test_a_directory_gets_the_particles_the_result_and_the_page(vector, tmp_path, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "arviz" else real(name))
+    command = ["sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "run")]
+    done = run(*command)
+    assert done.exit_code == 0, done.output
+    written = {"particles.npz", "sample.result", "index.html", "run.json", "checkpoint"}
+    assert {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")} == written
+    result = sk.load(tmp_path / "run" / "sample.result")
+    with np.load(tmp_path / "run" / "particles.npz") as particles:
+        np.testing.assert_array_equal(next(iter(particles.values())), result.particles)
+    assert "--out" in result.settings["command"]
+    for name in written - {"run.json", "checkpoint"}:
+        assert f": {tmp_path / 'run' / name}\n" in done.output, name
+    with pytest.raises(ValueError, match=r"give --method vanilla --resume to go on with it, --restart to begin anew"):
+        run(*command)
+    (tmp_path / "run" / "posterior.nc").touch()
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"would replace .*posterior\.nc, which no recorded run wrote"):
+        run(*command, "--restart")
+
+
+@pytest.mark.thorough
+def test_a_numpyro_model_in_a_directory_is_there_for_arviz(file, tmp_path):
+    pytest.importorskip("numpyro")
+    pytest.importorskip("h5py")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPyro announces its own future
+        command = ["sample", f"{file}:model", *FEW, "--out", str(tmp_path), "--method", "vanilla"]
+        assert run(*command).exit_code == 0
+        done = run(*command, "--restart")
+        assert done.exit_code == 0, done.output
+        assert f"ArviZ: {tmp_path / 'posterior.nc'}\n" in done.output
+        xarray = pytest.importorskip("xarray")
+        for group in ("posterior", "posterior_predictive", "log_likelihood"):
+            with xarray.open_dataset(tmp_path / "posterior.nc", group=group, engine="h5netcdf") as found:
+                assert found.sizes["draw"] == 6, group
+
+
 @pytest.mark.thorough
 def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_path):
     pytest.importorskip("numpyro")
@@ -166,7 +208,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
     def interrupted(*args, **options):
         def press(step, state, info):
             if step >= 8:
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
 
         return fit(*args, **options, callback=press)
 
@@ -308,8 +350,12 @@ BAD = {
     "start too short": (["{tmp}/short.py:f"], "index 1 is out of bounds for axis 0 with size 1"),
     "steps": (["{vector}:f", "--steps", "-3"], "`--steps` must be a whole number"),
     "seed": (["{vector}:f", "--seed", "-1"], "`--seed` must be a whole number of at least 0"),
-    "out": (["{vector}:f", "--dim", "1", "--out", "{tmp}/p.csv"], "`--out` must be a file ending in .npz or .nc"),
-    "unwritable": (["{vector}:f", "--dim", "1", "--out", "/proc/nowhere/p.npz"], "cannot be written to"),
+    "out": (
+        ["{vector}:f", "--dim", "1", "--out", "{tmp}/p.csv"],
+        "`--out` must be a directory, or a file ending in .npz or .nc",
+    ),
+    "out too long": (["{vector}:f", "--dim", "1", "--out", "x" * 5000], "`--out` must be a shorter path"),
+    "unwritable": (["{vector}:f", "--dim", "1", "--out", "{vector}/nowhere/p.npz"], "cannot be written to"),
     "nothing to resume": (["{vector}:f", "--dim", "1", "--resume", "--method", "svn"], "`--resume` finds no run"),
     "resume with auto": (["{vector}:f", "--dim", "1", "--resume"], "`--resume` does not go with --method auto"),
     "steps with auto": (["{vector}:f", "--dim", "1", "--steps", "9"], "`--steps` does not go with --method auto"),
@@ -378,8 +424,14 @@ def test_what_the_library_refuses_is_said_in_the_words_of_the_command():
     assert refused.value.notice.code == "no-run"
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(name):
+    with pytest.raises(ValueError, match=r"`--out` must be a path, got 'a"):
+        Outputs.of(Path(name))
+
+
 def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):
-    monkeypatch.setattr(cli_sample.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs arviz and h5netcdf and h5py: pip install 'steinkern\[arviz\]'"):
         run("sample", f"{vector}:f", "--dim", "1", "--out", "x.nc")
 

@@ -284,7 +284,7 @@ def test_check_of_a_bad_directory_says_what_is_wrong_and_exits_with_one(tmp_path
     ("arguments", "message"),
     [
         (["fetch", "bosten"], "`dataset` must be one of 'boston'"),
-        (["fetch", "boston", "--data", "/proc/nowhere"], "cannot be written to"),
+        (["fetch", "boston", "--data", f"{__file__}/nowhere"], "cannot be written to"),
         (["fetch", "boston"], "cannot be downloaded"),
     ],
     ids=["unknown name", "unwritable", "no network"],

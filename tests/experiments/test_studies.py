@@ -39,7 +39,7 @@ COMMON = [
     (["--settings", "null.json"], "`step_size` must be a positive number"),
     (["--settings", "method.json"], "`method` must be one of"),
     (["--quick", "--settings", "empty.json"], "`--settings` holds none for"),
-    (["--quick", "--out", "/proc/nowhere"], "cannot be written to"),
+    (["--quick", "--out", f"{__file__}/nowhere"], "cannot be written to"),
 ]
 OWN = {
     "toy": [(["--seeds", "0"], "`--seeds` must be a whole number")],

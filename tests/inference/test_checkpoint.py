@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -365,6 +364,7 @@ def test_a_full_disk_stops_the_run_with_the_last_good_checkpoint_intact(tmp_path
 
 
 def test_a_file_that_the_system_refuses_to_let_grow_is_not_left_behind(tmp_path, finished):
+    resource = pytest.importorskip("resource")
     store = files.CheckpointDirectory(tmp_path, SETTINGS)
     store.save(1, ARRAYS, {})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -17,7 +17,7 @@ __all__ = ["finished"]  # a fixture
 def press_ctrl_c(at: int):
     def callback(step, state, info):
         if step == at:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     return callback
 
@@ -52,8 +52,8 @@ def test_ctrl_c_without_checkpoints_ends_with_a_result_to_go_on_from(finished):
 @pytest.mark.usefixtures("heard")
 def test_a_second_ctrl_c_is_a_keyboard_interrupt():
     def twice(step, state, info):
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         fit_gaussian(None, every=None, callback=twice)
@@ -96,7 +96,7 @@ def test_ctrl_c_waits_for_no_record(monkeypatch):
     def pressed(run, steps):
         chunks.append(steps)
         if len(chunks) == 4:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return take(run, steps)
 
     monkeypatch.setattr(Run, "take", pressed)

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,21 @@ TARGET = "FILE.py:NAME"
 _END = ("step", "status", "message", "warnings")
 
 
-def write(directory: Path, options: Mapping[str, Any], out: Path, result: Result | None = None) -> None:
+def write(directory: Path, options: Mapping[str, Any], files: Iterable[Path], result: Result | None = None) -> None:
     """Write `run.json`: the options before the first step, and the end of the run after the last.
 
     Args:
         directory: of the run.
         options: of the command.
-        out: the file of the particles. It is recorded as the run's own, so that the run may replace it and its page.
+        files: that the run writes into the directory. Their names are recorded, so that the run may replace them.
         result: of the run, once it has ended.
     """
     end = None
     if result is not None:
         own = (result.num_steps, result.status.value, result.message, list(result.warnings))
         end = dict(zip(_END, own, strict=True))
-    files = sorted({out.name, PAGE, *(written_files(directory) or ())})
-    text = json.dumps({"options": dict(options), "end": end, "files": files}, indent=1)
+    names = sorted({PAGE, *(path.name for path in files), *(written_files(directory) or ())})
+    text = json.dumps({"options": dict(options), "end": end, "files": names}, indent=1)
     write_text(directory / NAME, text + "\n")
 
 

@@ -1,11 +1,6 @@
 """`steinkern sample`: draws particles from a target in a Python file, and writes a page about them."""
 
-import importlib.util
-import json
-import os
-import tempfile
 import warnings
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +13,7 @@ import typer
 
 from ..core.checkpoint import CheckpointError, OtherRunError, newest, remove_run
 from ..core.compilation_cache import switch_on_by_environment
-from ..core.files import DirectoryLock, machine_memory, prepare_directory, replacing
+from ..core.files import DirectoryLock, machine_memory, prepare_directory
 from ..core.terminal import say
 from ..core.types import SteinWarning, check_choice, check_count
 from ..inference.arguments import as_count
@@ -31,6 +26,7 @@ from ..samplers.sampler import AbstractSampler
 from ..samplers.stein import matrix_svgd, svgd, svn
 from ..targets.curvature import Hessian
 from . import run
+from .outputs import Outputs
 from .run import AUTO
 from .target import Loaded, load
 from .words import refusals_reworded, reworded
@@ -41,7 +37,6 @@ _LINES = 100  # about the number of records in the history
 _MOST_NUMBERS = 100_000  # with more numbers in the particles, the history does not keep them
 _SHOWN = 20  # rows of the summary on the terminal
 _LARGEST_SEED = 2**63 - 2  # the next seed draws predictions
-_SUFFIXES = (".npz", ".nc")
 
 
 def sampler_for(method: str, num_steps: int) -> AbstractSampler:
@@ -64,7 +59,7 @@ def sample(
         str, typer.Argument(metavar="FILE.py:NAME", help="A Python file, and the name of a log density or model in it.")
     ],
     out: Annotated[
-        Path, typer.Option(help="The particles, .npz or .nc (ArviZ); the page and checkpoints go beside them.")
+        Path, typer.Option(help="A directory for everything, or the particles alone: a file .npz or .nc (ArviZ).")
     ] = Path("out/sample/particles.npz"),
     particles: Annotated[int, typer.Option(help="How many.")] = 100,
     steps: Annotated[
@@ -96,9 +91,11 @@ def sample(
 
     \b
       steinkern sample banana.py:log_density --dim 2
-      steinkern sample schools.py:model --particles 200 --out out/schools/particles.nc
+      steinkern sample schools.py:model --particles 200 --out out/schools
 
-    Beside --out there is index.html, the page. Ctrl-C ends a run with what it has.
+    An --out that is a directory gets particles.npz, sample.result (read it with steinkern.load), posterior.nc where
+    ArviZ is installed, and index.html, the page. An --out that is a file gets the particles, and the page beside it.
+    Ctrl-C ends a run with what it has.
 
     Methods: auto needs no tuning, stops by itself and reports its quality: it fits a Gaussian, runs chains from it,
     and computes particles from their draws. The others move particles for --steps steps with the IMQ kernel and a step
@@ -129,7 +126,7 @@ def sample(
         )
     if method != AUTO:
         steps = _STEPS if steps is None else steps
-    _check_out(out)
+    outputs = Outputs.of(out)
     options = {
         run.TARGET: target, "--dim": dim, "--particles": particles, "--steps": steps, "--method": method,
         "--seed": seed,
@@ -138,30 +135,31 @@ def sample(
     first = loaded.particles(jr.key(seed), 1)
     _check_room(particles, first)
     loaded.try_out(first)  # before anything is replaced
-    prepare_directory(out.parent)
-    with DirectoryLock(out.parent) as lock:
+    prepare_directory(outputs.directory)
+    with DirectoryLock(outputs.directory) as lock:
         if not lock.acquire():
             raise OSError(
                 f"`--out` {out} lies in a directory to which another `steinkern sample` writes at this moment. Wait "
                 "for it to end, or give an --out in another directory."
             )
-        _sample_into(out, loaded, options, resume, restart)
+        _sample_into(outputs, loaded, options, resume, restart)
 
 
-def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: bool, restart: bool) -> None:
-    """Run, and write the results into the locked directory of `out`."""
+def _sample_into(outputs: Outputs, loaded: Loaded, options: dict[str, Any], resume: bool, restart: bool) -> None:
+    """Run, and write the results into the locked directory of the outputs."""
+    directory = outputs.directory
     target, particles, steps, method, seed = (
         options[name] for name in (run.TARGET, "--particles", "--steps", "--method", "--seed")
     )
     if restart:
-        _check_replaced(out, True)  # before checkpoints are removed
-    checkpoint = _checkpoint(out.parent, resume, restart, method)
+        outputs.check_replaced(True)  # before checkpoints are removed
+    checkpoint = _checkpoint(directory, resume, restart, method)
     if not restart:
-        _check_replaced(out, resume)
+        outputs.check_replaced(resume)
     if resume:
-        run.check_same(out.parent, options)
+        run.check_same(directory, options)
     elif method != AUTO:  # runs of auto cannot be resumed
-        run.write(out.parent, options, out)
+        run.write(directory, options, outputs.files)
     try:
         if steps is None:
             result, failed = _run_automatically(loaded, particles, seed)
@@ -179,16 +177,18 @@ def _sample_into(out: Path, loaded: Loaded, options: dict[str, Any], resume: boo
         ) from error
     except OtherRunError as error:
         raise ValueError(
-            f"`--resume` goes on with the run in {out.parent}, and {target} is not what it was then, in its code, its "
+            f"`--resume` goes on with the run in {directory}, and {target} is not what it was then, in its code, its "
             f"data or its start ({error.what}). Undo the change, or give --restart to begin anew in its place, or "
             "an --out in another directory."
         ) from error
-    result = replace(reworded(result, method), settings={**result.settings, "command": run.in_a_line(options, out)})
-    run.write(out.parent, options, out, result)
+    result = replace(
+        reworded(result, method), settings={**result.settings, "command": run.in_a_line(options, outputs.given)}
+    )
+    run.write(directory, options, outputs.files, result)
     predictive = jr.key(seed + 1) if result.target.observed() else None
-    _write_particles(out, result, loaded, predictive)
-    page = result.report(out.parent, loaded.data, title=loaded.name, key=predictive)
-    _say(result, out, page)
+    outputs.write(result, loaded.data, predictive)
+    result.report(directory, loaded.data, title=loaded.name, key=predictive)
+    _say(result, outputs)
     if failed:
         raise typer.Exit(1)
     if result.status is Status.STOPPED:
@@ -208,42 +208,6 @@ def _check_room(particles: int, first: Any) -> None:
         raise ValueError(
             f"`--particles` {particles} take {needed:,} bytes, and this machine has {machine_memory():,.0f}. Ask for "
             "fewer."
-        )
-
-
-def _check_out(out: Path) -> None:
-    """Check before the run that `out` can be written after it."""
-    if out.suffix not in _SUFFIXES:
-        raise ValueError(f"`--out` must be a file ending in .npz or .nc, got {out}.")
-    for path in (out, out.parent / run.PAGE, out.parent / run.NAME):
-        if path.is_dir():
-            raise ValueError(f"`--out` {out} cannot be written: {path} is a directory. Choose another one.")
-    if out.suffix == ".nc":
-        missing = [name for name in ("arviz", "h5netcdf", "h5py") if importlib.util.find_spec(name) is None]
-        if missing:
-            raise ValueError(
-                f"`--out` {out} needs {' and '.join(missing)}: pip install 'steinkern[arviz]', or write an .npz file."
-            )
-
-
-def _check_replaced(out: Path, allowed: bool) -> None:
-    """Raise where existing files would be replaced, unless that is `allowed` and a recorded run wrote them."""
-    there = next((path for path in (out, out.parent / run.PAGE) if os.path.lexists(path)), None)
-    if there is not None and not allowed:
-        raise ValueError(
-            f"`--out` {out} would replace what is there, {there}: give --restart to begin anew in its place, or an "
-            "--out in another directory."
-        )
-    written = run.written_files(out.parent)
-    foreign = [
-        path
-        for path in (out, out.parent / run.PAGE)
-        if os.path.lexists(path) and (written is None or (written and path.name not in written))
-    ]
-    if foreign:
-        raise ValueError(
-            f"`--out` {out} would replace {foreign[0]}, which no recorded run wrote. Move it away, or give an --out in "
-            "another directory."
         )
 
 
@@ -309,25 +273,9 @@ def _run(
     return result, False
 
 
-def _write_particles(out: Path, result: Result, loaded: Loaded, key: Any) -> None:
-    if out.suffix == ".nc":
-        data = result.to_arviz(loaded.data, key=key)
-        data["posterior"].attrs["settings"] = json.dumps(dict(result.settings), default=str)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}.") as scratch:
-            place = Path(scratch) / out.name
-            data.to_netcdf(str(place), engine="h5netcdf")
-            os.replace(place, out)
-        return
-    sites = {name: np.asarray(values) for name, values in result.target.sites(result.particles).items()}
-    with replacing(out) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` does not accept all names
-        for name, values in sites.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, values, allow_pickle=False)
-
-
-def _say(result: Result, out: Path, page: Path) -> None:
+def _say(result: Result, outputs: Outputs) -> None:
     lines, left = table_lines(result.particles, _SHOWN)
     say("\n".join([*lines, *([f"… and {left} more, on the page"] if left else []), *result._ending()]))
     for text in result.warnings:
         say(f"Warning: {text}")
-    say(f"\nParticles: {out}\nPage: {page}")
+    say(f"\n{outputs.in_lines()}")

@@ -6,12 +6,14 @@ left under the final name. Locks belong to the operating system, which releases 
 """
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
 import platform
 import secrets
 import stat
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,14 +24,20 @@ from typing import Any, BinaryIO
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: directories are not locked
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:  # not Windows
+    msvcrt = None  # type: ignore[assignment]
 
 PARTIAL = ".partial"
 """The suffix of temporary files."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # opening a pipe does not block
 _LARGEST_TEXT = 2**26  # the most bytes of a settings file or journal
+_ATTEMPTS = 50 if os.name == "nt" else 1  # Windows replaces no file while another process has it open
+_PAUSE = 0.02  # seconds between two attempts
 
 
 # Reading.
@@ -72,7 +80,23 @@ def machine_memory() -> float:
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
+        return _windows_memory()
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX of Windows: its size, a load in percent, and seven numbers of bytes, the physical memory first."""
+
+    _fields_ = (("size", ctypes.c_uint32), ("load", ctypes.c_uint32), ("bytes", ctypes.c_uint64 * 7))
+
+
+def _windows_memory() -> float:
+    """The physical memory in bytes by `GlobalMemoryStatusEx`; infinite on other systems."""
+    library = getattr(ctypes, "windll", None)
+    if library is None:
         return float("inf")
+    status = _MemoryStatus(ctypes.sizeof(_MemoryStatus))
+    reported = library.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+    return float(status.bytes[0]) if reported else float("inf")
 
 
 # Writing.
@@ -101,11 +125,24 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(place, path)
+        replace_file(place, path)
     except BaseException:
         place.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
+
+
+def replace_file(place: Path, path: Path) -> None:
+    """Rename `place` to `path`. On Windows wait up to a second for readers of `path` to close it."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            os.replace(place, path)
+        except PermissionError:
+            if attempt + 1 == _ATTEMPTS:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
 
 
 def _sync_directory(directory: Path) -> None:
@@ -140,9 +177,9 @@ def prepare_directory(directory: Path, what: str = "`--out`", advice: str = "Cho
 class DirectoryLock:
     """An exclusive lock on a directory, so that one run at a time writes to it.
 
-    The lock is the operating system's `flock`: on the directory itself or, on file systems that lock files only, on
-    the file `.lock` in it. It is released however the process ends, so a killed run does not block the next one. On
-    systems without `flock`, and on file systems without locks, `acquire` always succeeds.
+    The lock is the operating system's: `flock` on the directory itself or, on file systems that lock files only, on
+    the file `.lock` in it; on Windows `locking` on that file. It is released however the process ends, so a killed run
+    does not block the next one. On file systems without locks `acquire` always succeeds.
     """
 
     def __init__(self, directory: Path):
@@ -151,7 +188,7 @@ class DirectoryLock:
 
     def acquire(self) -> bool:
         """Take the lock; `False` where another holder has it."""
-        if fcntl is None or self._handle is not None:
+        if self._handle is not None:
             return True
         for path, flags in (
             (self.directory, os.O_RDONLY),
@@ -160,7 +197,7 @@ class DirectoryLock:
             handle = None
             try:
                 handle = os.open(path, flags, 0o666)
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(handle)
             except OSError as error:
                 if handle is not None:
                     os.close(handle)
@@ -188,6 +225,16 @@ class DirectoryLock:
     def __del__(self) -> None:
         if self._handle is not None:
             self.release()
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file or directory without waiting; `OSError` where another holder has it, or where that fails."""
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    elif msvcrt is not None:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+    else:
+        raise OSError(errno.ENOTSUP, "This system has no locks")
 
 
 _held: "weakref.WeakSet[DirectoryLock]" = weakref.WeakSet()

@@ -158,7 +158,7 @@ def write_results(path: Path, experiment: str, settings: Mapping[str, Any], rows
 
 def read_results(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
     """Read the experiment's name, settings and rows from `results.json`."""
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     rows = [Row(**{key: _number(key, value) for key, value in line.items()}) for line in content["rows"]]
     return content["experiment"], content["settings"], rows
 

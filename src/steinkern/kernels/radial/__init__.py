@@ -13,7 +13,6 @@ at tracing. Under a mesh with an axis "particles" each device applies this rule 
 """
 
 import math
-import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -23,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ...core.files import machine_memory
 from ...core.particles import Scored
 from ...core.types import check_choice
 from ..distance import central, centred_squared_distances
@@ -178,8 +178,8 @@ def _check_room(at: Array, source: Scored) -> None:
 def _memory() -> float:
     """The memory in bytes of the device that JAX uses; infinite where it is not reported."""
     device = jax.devices()[0]
-    if device.platform == "cpu" and hasattr(os, "sysconf"):
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if device.platform == "cpu":
+        return machine_memory()
     return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
 
 
