@@ -22,7 +22,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("ensemble", "vanilla", "average", "mixture")
-NETWORKS = {"64-32-10": 120, "784-400-400-10": 100, "lenet": 100}
+NETWORKS = {"64-32-10": 40, "784-400-400-10": 100, "lenet": 100}
 """Cases, and the steps of a short fit; a long one takes three times as many."""
 ON_A_CPU = ("64-32-10",)
 PARTICLES, BATCH, ROWS = 10, 128, 2000

@@ -18,27 +18,24 @@ def metrics(number: int):
         left, right = (sk.Dense(scale * jnp.eye(size) + 0.1) for size in (ROWS, COLUMNS))
         return sk.Kronecker(left, right, bias=True).factorise(0.1).without_roots()
 
-    return jax.vmap(one)(1.0 + jnp.arange(number))
+    return jax.vmap(one)(jnp.linspace(1.0, 2.0, number))
 
 
 def of_average(points, metric) -> sk.AbstractMatrixKernel:
-    return sk.Preconditioned(sk.RBF(), jax.tree.map(lambda leaf: leaf[0], metric)).adapt(points)
+    return sk.Preconditioned(sk.RBF(2.0), jax.tree.map(lambda leaf: leaf[0], metric))
 
 
 def of_mixture(points, metric) -> sk.AbstractMatrixKernel:
-    return sk.Mixture.of(sk.Isotropic(sk.RBF()), metric, points, points, sk.Median())
+    return sk.Mixture.of(sk.Isotropic(sk.RBF(2.0)), metric, points, points, 3.0)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("kernel_of", "anchors"), [(of_average, 1), (of_mixture, PARTICLES)])
-def test_a_step_applies_every_metric_twice_to_every_particle(kernel_of, anchors, generator):
-    """Bandwidth, temperature, weights and velocity together: the rest is small beside it."""
+def test_a_velocity_applies_every_metric_twice_to_every_particle(kernel_of, anchors, generator):
+    """The rest is small beside it. Operations are counted before compilation, so none are shared by luck."""
 
     def velocity(points, scores, metric):
         return kernel_of(points, metric).velocity(points, sk.Scored.uniform(points, scores))
 
     points, scores = jnp.asarray(generator.standard_normal((2, PARTICLES, ROWS * COLUMNS)))
-    cost = jax.jit(velocity).lower(points, scores, metrics(anchors)).compile().cost_analysis()
-    flops = cost[0]["flops"] if isinstance(cost, list) else cost["flops"]  # by the version of JAX
-    transforms = flops / (anchors * PARTICLES * TRANSFORM)
-    assert 2 <= transforms < 2.9
+    flops = jax.jit(velocity).lower(points, scores, metrics(anchors)).cost_analysis()["flops"]
+    assert 2 <= flops / (anchors * PARTICLES * TRANSFORM) < 2.9
