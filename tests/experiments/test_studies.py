@@ -16,9 +16,9 @@ from steinkern.experiments.methods import COLOURS, TITLES
 RESULTS = Path(__file__).parents[2] / "results"
 BY_NAME = {study.name: study for study in STUDIES}
 NAMES = tuple(BY_NAME)
-CASES = {"toy": "sine", "covtype": "covtype", "uci": "boston", "sentences": "mr"}
+CASES = {"toy": "sine", "covtype": "covtype", "uci": "boston", "sentences": "mr", "images": "mlp"}
 """A case of each study that its search has settings for."""
-OPTIONS = {"toy": "--targets", "uci": "--datasets", "sentences": "--datasets"}
+OPTIONS = {"toy": "--targets", "uci": "--datasets", "sentences": "--datasets", "images": "--cases"}
 """The option that names cases."""
 
 
@@ -64,6 +64,15 @@ OWN = {
         (["--quick", "--datasets", "mr"], "`--quick` runs on a generated corpus"),
         (["--tune", "--folds", "2"], "`--tune` searches settings for all folds"),
     ],
+    "images": [
+        (["--data", "nowhere"], "steinkern data fetch"),
+        (["--seeds", "0"], "`--seeds` must be a whole number"),
+        (["--seeds", "1001"], "`--seeds` must be at most 1000"),
+        (
+            ["--cases", "lenet_time", "--times", "nowhere.json"],
+            "`--times` must hold the seconds of every method on lenet",
+        ),
+    ],
 }
 LISTS = [
     ("moon", "must be among"),
@@ -85,7 +94,7 @@ def refusals():
             lines += [(["--methods", "svm"], "`--methods` must be among"), (["--methods", ","], "at least one of")]
         if study.parallel:
             lines.append((["--quick", "--jobs", "0"], "`--jobs` must be a whole number"))
-        if name == "sentences":  # its quick runs have settings of their own
+        if name in ("sentences", "images"):  # their quick runs have settings of their own
             lines = [line for line in lines if "empty.json" not in line[0]]
         for options, message in lines:
             yield pytest.param(name, options, message, id=f"{name} {' '.join(options)}")
