@@ -205,7 +205,7 @@ class Searched:
         from steinkern.experiments.toy.targets import TARGETS
 
         self.target = TARGETS["sine"] if case not in TARGETS else TARGETS[case]
-        self.epochs, self.checkpoints = EPOCHS, REPORTED
+        self.epochs, self.checkpoints, self.all_weights = EPOCHS, REPORTED, False
         search = json.loads((RESULTS / name / "search.json").read_text())
         pieces = [piece for key, piece in search.items() if name == "covtype" or key.startswith(f"{case}/")]
         self._made_from = {} if name == "toy" else pieces[0]["made_from"]

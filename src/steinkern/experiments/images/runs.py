@@ -162,8 +162,7 @@ def run_group(method: str, settings: Sequence[Setting], seeds: Sequence[int], ta
     image = (task.train.images.shape[1], task.train.images.shape[2])
     shape = Shape(method, task.network, image, task.classes, task.hidden, task.batch_size)
     arguments = (numbers, jnp.array(seeds, jnp.int32), jnp.asarray(task.steps_of(method), jnp.int32), data)
-    spec = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), arguments)
-    program = _program(shape, tuple(jax.tree.leaves(spec, is_leaf=_is_spec)))
+    program = _program(shape, tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments)))
     with _DEVICE:
         start = time.perf_counter()
         validation, test, outside = jax.block_until_ready(program(*arguments))
@@ -173,14 +172,10 @@ def run_group(method: str, settings: Sequence[Setting], seeds: Sequence[int], ta
     return runs, seconds
 
 
-def _is_spec(node: Any) -> bool:
-    return isinstance(node, tuple) and len(node) == 2 and isinstance(node[0], tuple)
-
-
 @lru_cache(maxsize=32)
-def _program(shape: Shape, spec: tuple[tuple[tuple[int, ...], Any], ...]) -> Any:
-    """The compiled runs, for any settings, seeds and number of steps."""
-    numbers, seeds, steps, *data = (jax.ShapeDtypeStruct(*own) for own in spec)
+def _program(shape: Shape, arguments: tuple[tuple[tuple[int, ...], Any], ...]) -> Any:
+    """The compiled runs, for any settings, seeds and number of steps; `arguments` are their shapes and types."""
+    numbers, seeds, steps, *data = (jax.ShapeDtypeStruct(*own) for own in arguments)
     grouped = jax.vmap(partial(_trial, shape), in_axes=(0, 0, None, None))
     return jax.jit(grouped).lower(numbers, seeds, steps, Data(*data)).compile()
 
