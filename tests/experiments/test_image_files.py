@@ -63,6 +63,7 @@ def test_what_is_missing_is_named_with_the_ways_to_get_it(tmp_path):
         (gzip.compress(idx(ARRAY))[:-9], f"{FILE}.gz", "is damaged"),
         (b"no gzip", f"{FILE}.gz", "is damaged"),
     ],
+    ids=["other", "cut", "text"],
 )
 def test_a_file_with_another_content_is_refused(tmp_path, content, name, message):
     put(folder_of("mnist", tmp_path), content, name)
@@ -71,7 +72,11 @@ def test_a_file_with_another_content_is_refused(tmp_path, content, name, message
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0\0\x0d\1", idx(ARRAY)[:-1], idx(ARRAY) + b"\0", idx(ARRAY)[:9]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0\0\x0d\1", idx(ARRAY)[:-1], idx(ARRAY) + b"\0", idx(ARRAY)[:9]],
+    ids=["empty", "floats", "short", "long", "head"],
+)
 def test_bytes_that_are_no_idx_file_are_refused(tmp_path, content):
     with pytest.raises(ValueError, match="must "):
         parse_idx(content, tmp_path)

@@ -10,6 +10,8 @@ A method's step size, and the damping of the metric where there is one, are chos
 validation part of its training rows; no fold's choice sees its test rows. All methods have the same grid of step sizes,
 the matrix variants three dampings for each. Dropout, the network's step sizes and the readout's average were settled
 with the point estimate on validation rows of three folds, which are test rows of other folds.
+
+With `--all-weights` the weights of the GRU are particles too, and the word vectors alone are shared; see `cells`.
 """
 
 import json
