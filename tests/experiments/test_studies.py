@@ -190,10 +190,11 @@ def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_rec
 
 def cases_of(name: str) -> tuple[str, ...]:
     from steinkern.experiments.data.text import TEXTS
+    from steinkern.experiments.images.networks import NETWORKS
     from steinkern.experiments.toy.targets import PAPER
     from steinkern.experiments.uci import study as uci
 
-    return {"toy": PAPER, "covtype": ("covtype",), "uci": uci.PAPER, "sentences": TEXTS}[name]
+    return {"toy": PAPER, "covtype": ("covtype",), "uci": uci.PAPER, "sentences": TEXTS, "images": NETWORKS}[name]
 
 
 class Searched:
@@ -212,6 +213,9 @@ class Searched:
 
     def protocol(self) -> dict[str, object]:
         return {name: value for name, value in self._made_from.items() if name not in ("settings", "numbers")}
+
+    def epochs_of(self, method: str) -> int:
+        return self._made_from["epochs"]
 
 
 @pytest.mark.thorough

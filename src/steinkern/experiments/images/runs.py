@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from ...samplers.half_bayesian import half_bayesian
 from ...samplers.sampler import AbstractSampler
 from ...targets.kfac import KFAC
 from ...targets.likelihood import Categorical
-from ...targets.target import Posterior
+from ...targets.target import AbstractTarget, Posterior
 from ..data.datasets import fingerprint
 from ..data.images import Images
 from ..methods import Setting, build
@@ -155,9 +155,12 @@ def run_group(method: str, settings: Sequence[Setting], seeds: Sequence[int], ta
     numbers = jnp.array([[own["step_size"], own["prior_scale"]] for own in settings], jnp.float32)
     pixels = task.train.images.astype(np.float32)
     data = Data(
-        *map(jnp.asarray, (task.train.images, task.train.labels, task.validation.images, task.test.images)),
-        jnp.asarray(task.outside),
-        jnp.array([pixels.mean(), pixels.std()], jnp.float32),
+        train=jnp.asarray(task.train.images),
+        labels=jnp.asarray(task.train.labels),
+        validation=jnp.asarray(task.validation.images),
+        test=jnp.asarray(task.test.images),
+        outside=jnp.asarray(task.outside),
+        scale=jnp.array([pixels.mean(), pixels.std()], jnp.float32),
     )
     image = (task.train.images.shape[1], task.train.images.shape[2])
     shape = Shape(method, task.network, image, task.classes, task.hidden, task.batch_size)
@@ -175,7 +178,7 @@ def run_group(method: str, settings: Sequence[Setting], seeds: Sequence[int], ta
 @lru_cache(maxsize=32)
 def _program(shape: Shape, arguments: tuple[tuple[tuple[int, ...], Any], ...]) -> Any:
     """The compiled runs, for any settings, seeds and number of steps; `arguments` are their shapes and types."""
-    numbers, seeds, steps, *data = (jax.ShapeDtypeStruct(*own) for own in arguments)
+    numbers, seeds, steps, *data = (cast(Any, jax.ShapeDtypeStruct(*own)) for own in arguments)
     grouped = jax.vmap(partial(_trial, shape), in_axes=(0, 0, None, None))
     return jax.jit(grouped).lower(numbers, seeds, steps, Data(*data)).compile()
 
@@ -235,7 +238,7 @@ def _standardised(images: Array, scale: Float[Array, "2"]) -> Array:
     return (images.astype(scale.dtype) - scale[0]) / scale[1]
 
 
-def _predict(target: Posterior, points: Points, image: Array) -> tuple[Float[Array, " classes"], Scalar]:
+def _predict(target: AbstractTarget, points: Points, image: Array) -> tuple[Float[Array, " classes"], Scalar]:
     """The particles' mean probabilities of one image, and the mean of their entropies."""
     logits = jax.vmap(lambda point: target.constrain(point)(image))(points)
     logs = jax.nn.log_softmax(logits)
