@@ -54,6 +54,15 @@ def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
     return clear_rounding(squares - 2 * cross, squares, sum(block.shape[-1] for block in at.left))
 
 
+def distances_within_metric(points: InMetric) -> Float[Array, "n n"]:
+    """The same of all pairs of points: symmetric, with zeros on the diagonal."""
+    pairs = zip(points.left, points.right, strict=True)
+    cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
+    own = jnp.diagonal(cross)
+    squares = own[:, None] + own[None, :]
+    return clear_rounding(squares - (cross + cross.T), squares, sum(block.shape[-1] for block in points.left))
+
+
 def reads_distances(rule: Any) -> bool:
     """Whether a bandwidth needs no more than distances: a number, or the median."""
     return isinstance(rule, Median) or not isinstance(rule, AbstractBandwidth)
@@ -63,7 +72,7 @@ def bandwidth_in_metric(rule: Median, points: InMetric) -> Array:
     """The median's bandwidth in the metric."""
     n = points.left[0].shape[0]
     sample = points if n <= rule.largest else points.rows(rule.sampled(n))
-    return rule.from_distances(distances_in_metric(sample, sample), n)
+    return rule.from_distances(distances_within_metric(sample), n)
 
 
 def adapt_in_metric(kernel: AbstractScalarKernel, points: InMetric) -> AbstractScalarKernel:

@@ -11,11 +11,18 @@ from ..core.metric import AbstractMetric, split_columns
 from ..core.particles import Scored
 from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_choice
 from .bandwidth import AbstractBandwidth, Median
-from .distance import central, squared_distances
-from .in_metric import InMetric, adapt_in_metric, bandwidth_in_metric, distances_in_metric, in_metric
+from .distance import squared_distances
+from .in_metric import (
+    InMetric,
+    adapt_in_metric,
+    bandwidth_in_metric,
+    distances_in_metric,
+    distances_within_metric,
+    in_metric,
+)
 from .matrix import AbstractMatrixKernel, Isotropic, tilted_velocity
 from .preconditioned import Preconditioned, reads_distances_alone
-from .radial import DENSE_PAIRS
+from .radial import DENSE_PAIRS, centre_of
 from .radial.ring import devices_in_ring
 from .radial.sums import dot
 
@@ -122,9 +129,12 @@ class Mixture(AbstractMatrixKernel):
         Brought back by R⁻¹, the drive of anchor l is Q_l⁻¹ of its tilted scores, and the repulsion along R(x − y) goes
         along x − y. Q_l times the points gives both their distances and their tilts; Q_l⁻¹ is the second application.
         """
-        metric, centre = self.parts.metric, central(source.points)
+        metric, centre = self.parts.metric, centre_of(source.points)
         points, scores, anchors = (metric.arrange(array) for array in (source.points, source.scores, self.anchors))
-        r2 = jax.vmap(distances_in_metric)(here.points, there.points)  # l m n
+        if here is there:
+            r2 = jax.vmap(distances_within_metric)(there.points)  # l n n
+        else:
+            r2 = jax.vmap(distances_in_metric)(here.points, there.points)  # l m n
         values, slopes = jax.vmap(lambda base, own: base.scalar.profile(own))(self.parts.base, r2)
         weights = jnp.exp(here.log_weights[:, :, None] + there.log_weights[:, None]) * source.weights[None, None]
         values, slopes = weights * values, jnp.sum(weights * slopes, axis=0)
@@ -139,7 +149,7 @@ class Mixture(AbstractMatrixKernel):
 
     def _see(self, points: Points, cloud: Points) -> "_Seen":
         """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
-        metrics, centre = self.parts.metric, central(cloud)
+        metrics, centre = self.parts.metric, centre_of(cloud)
         seen = _seen(metrics, points, centre)
         if self.anchors is points:
             numbers = jnp.arange(points.shape[0])
@@ -182,7 +192,7 @@ class _Seen(NamedTuple):
 
 def _seen(metrics: AbstractMetric, points: Points, centre: Float[Array, "1 d"] | None = None) -> InMetric:
     """The points in all metrics. Bandwidth, temperature, weights and velocity share it."""
-    centred = metrics.arrange(points - (central(points) if centre is None else centre))
+    centred = metrics.arrange(points - (centre_of(points) if centre is None else centre))
     number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
     each = jnp.broadcast_to(centred, (number, *centred.shape))  # as one batch of products, like that of the solves
     return jax.vmap(lambda metric, own: in_metric(metric.arranged(), own))(metrics, each)

@@ -10,9 +10,16 @@ from jaxtyping import Array, Float
 from ..core.metric import AbstractMetric
 from ..core.particles import Scored
 from ..core.types import Matrix, Points, Vector
-from .distance import central
-from .in_metric import InMetric, adapt_in_metric, distances_in_metric, in_metric, reads_distances
+from .in_metric import (
+    InMetric,
+    adapt_in_metric,
+    distances_in_metric,
+    distances_within_metric,
+    in_metric,
+    reads_distances,
+)
 from .matrix import AbstractMatrixKernel, Isotropic, as_matrix_kernel
+from .radial import centre_of
 from .radial.ring import devices_in_ring
 from .radial.sums import dot
 from .scalar import AbstractScalarKernel
@@ -57,7 +64,7 @@ class Preconditioned(AbstractMatrixKernel):
     def adapt(self, points: Points) -> "Preconditioned":
         if not reads_distances_alone(self.base):
             return Preconditioned(self.base.adapt(self.metric.whiten(points)), self.metric)
-        scalar = adapt_in_metric(self.base.scalar, self._seen(points - central(points)))
+        scalar = adapt_in_metric(self.base.scalar, self._seen(points - centre_of(points)))
         return Preconditioned(Isotropic(scalar, self.base.precision, self.base.backend), self.metric)
 
     def check(self, dimension: int) -> None:
@@ -70,11 +77,12 @@ class Preconditioned(AbstractMatrixKernel):
 
         Mapped back by R⁻¹, the drive is Q⁻¹ of the weighted scores, and the repulsion along R(x − y) is along x − y.
         """
-        centre = central(source.points)
+        centre = centre_of(source.points)
         points, places = source.points - centre, at - centre
         there = self._seen(points)
-        here = there if at is source.points else self._seen(places)
-        values, slopes = scalar.profile(distances_in_metric(here, there))
+        together = at is source.points
+        r2 = distances_within_metric(there) if together else distances_in_metric(self._seen(places), there)
+        values, slopes = scalar.profile(r2)
         slopes = 2 * slopes * source.weights[None, :]
         drive = self.metric.solve(dot(values * source.weights[None, :], source.scores))
         return drive + dot(slopes, points) - jnp.sum(slopes, axis=1)[:, None] * places
