@@ -69,6 +69,23 @@ def mixture(key, d: int, anchors: int, base=None, **options) -> sk.Mixture:
     return sk.Mixture.of(base or sk.Isotropic(sk.RBF(2.0)), metrics, places, places, **options)
 
 
+def kronecker_mixture(key, anchors: int, roots: bool = True, **options) -> sk.Mixture:
+    """Anchors with metrics such as those of `KFAC`: a layer with a bias, one without, and a diagonal block."""
+
+    def factorised(key) -> Any:
+        first, second, third = jr.split(key, 3)
+        dense = [sk.Dense(random_positive_definite(k, d)) for k, d in zip(jr.split(first, 3), (2, 3, 2), strict=True)]
+        layer = sk.Kronecker(dense[0], dense[1], jnp.asarray(0.7), bias=True)
+        other = sk.Kronecker(dense[2], sk.Diagonal(jr.uniform(second, (1,)) + 0.5))
+        whole = sk.Blocks((layer, other, sk.Diagonal(jr.uniform(third, (2,)) + 0.5))).factorise(1e-3)
+        return whole if roots else whole.without_roots()
+
+    metric_key, anchor_key = jr.split(key)
+    places = jr.normal(anchor_key, (anchors, 10))
+    metrics = jax.vmap(factorised)(jr.split(metric_key, anchors))
+    return sk.Mixture.of(sk.Isotropic(sk.RBF(2.0)), metrics, places, places, **options)
+
+
 def _user(x, y):
     return jnp.exp(-0.3 * jnp.sum((x - y) ** 2)) * jnp.eye(x.shape[0]) + jnp.outer(x, y)
 
@@ -104,6 +121,11 @@ KERNEL_CASES = [
     KernelCase("mixture, warm", 3, lambda key: mixture(key, 3, 5, temperature=3.0)),
     KernelCase("mixture, no determinant", 3, lambda key: mixture(key, 3, 5, weighting="no_determinant")),
     KernelCase("mixture, euclidean weights", 3, lambda key: mixture(key, 3, 5, weighting="euclidean")),
+    KernelCase("mixture, kronecker", 10, lambda key: kronecker_mixture(key, 4, temperature=3.0)),
+    KernelCase("mixture, kronecker without roots", 10, lambda key: kronecker_mixture(key, 2, roots=False)),
+    KernelCase(
+        "mixture, kronecker, euclidean weights", 10, lambda key: kronecker_mixture(key, 4, weighting="euclidean")
+    ),
     KernelCase("mixture, imq", 3, lambda key: mixture(key, 3, 5, base=sk.Isotropic(sk.IMQ(2.0)))),
     KernelCase(
         "mixture, graphical", 3, lambda key: mixture(key, 3, 3, base=sk.Graphical.coordinatewise(sk.RBF(1.5), 3))

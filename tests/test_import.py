@@ -138,6 +138,20 @@ def test_a_public_module_keeps_its_own_name_and_spec():
     assert module.__name__ == module.__spec__.name == "steinkern.results.plot"
 
 
+@pytest.mark.parametrize(
+    ("old", "name", "new"),
+    [
+        ("metric", "KroneckerMetric", "core.block_metric"),
+        ("metric", "DenseMetric", "core.metric"),
+        ("matrix_kernel", "Preconditioned", "kernels.preconditioned"),
+    ],
+)
+def test_a_name_of_a_module_that_was_divided_is_found_at_the_old_path(old, name, new):
+    with pytest.warns(DeprecationWarning, match=rf"steinkern\.{old} is now"):
+        found = getattr(importlib.import_module(f"steinkern.{old}"), name)
+    assert found is getattr(importlib.import_module(f"steinkern.{new}"), name)
+
+
 @pytest.mark.parametrize("old", MOVED)
 def test_old_module_paths_import_with_a_warning_and_hold_the_same(old):
     new = importlib.import_module(f"steinkern.{MOVED[old]}")

@@ -59,11 +59,11 @@ if TYPE_CHECKING:  # for type checkers and editors; the table of `_exports` is w
     from .kernels.matrix import Isotropic as Isotropic
     from .kernels.matrix import Linear as Linear
     from .kernels.matrix import PerBlock as PerBlock
-    from .kernels.matrix import Preconditioned as Preconditioned
     from .kernels.matrix import Tilted as Tilted
     from .kernels.matrix import Transformed as Transformed
     from .kernels.matrix import UserKernel as UserKernel
     from .kernels.mixture import Mixture as Mixture
+    from .kernels.preconditioned import Preconditioned as Preconditioned
     from .kernels.scalar import IMQ as IMQ
     from .kernels.scalar import RBF as RBF
     from .kernels.scalar import AbstractScalarKernel as AbstractScalarKernel

@@ -49,6 +49,9 @@ MOVED = {
 }
 """Old paths and new ones, below `steinkern`."""
 
+DIVIDED = {"core.metric": "core.block_metric", "kernels.matrix": "kernels.preconditioned"}
+"""Modules of which a part has moved on to another one."""
+
 RENAMED = {"Plain": "FixedKernel", "Averaged": "AverageMetric", "MixtureAt": "AnchorMixture"}
 """Public names that have changed."""
 
@@ -65,7 +68,11 @@ class _Moved(ModuleType):
             raise AttributeError(name)
         new = self.__dict__["_new"]
         read_environment()
-        found = getattr(importlib.import_module(new), RENAMED.get(name, name))
+        module, name = importlib.import_module(new), RENAMED.get(name, name)
+        other = DIVIDED.get(new.partition(".")[2])
+        if other is not None and not hasattr(module, name):
+            module = importlib.import_module(f"steinkern.{other}")
+        found = getattr(module, name)
         warnings.warn(f"{self.__name__} is now {new}; use the names of `steinkern` itself.", DeprecationWarning, 2)
         return found
 

@@ -147,6 +147,11 @@ def measure(operator, vector, symmetric: bool) -> Measured:
     metric = operator.factorise(DAMPING, symmetric=symmetric)
     names = ("whiten", "unwhiten", "pull_score", "push_score", "solve", "multiply")
     maps = {name: jax.vmap(getattr(metric, name), 1, 1)(jnp.eye(metric.size)) for name in names}
+    form = metric.bilinear(jnp.eye(metric.size))
+    maps["form"], maps["product"] = form.left @ form.right.T, form.product
+    maps["arranged"] = metric.restore(metric.arranged().multiply(metric.arrange(jnp.eye(metric.size))))
+    kept = metric.without_roots()
+    maps["without roots"] = kept.push_score(kept.whiten(jnp.eye(metric.size)))
     return Measured(maps, metric.quadratic(vector), metric.logdet())
 
 
@@ -191,6 +196,10 @@ def test_metric_is_a_root_of_the_damped_matrix(case, symmetric, key):
         "push_score": root.T,
         "solve": np.linalg.inv(matrix),
         "multiply": matrix,
+        "form": matrix,
+        "product": matrix,
+        "arranged": matrix,
+        "without roots": matrix,
     }
     np.testing.assert_allclose(root.T @ root, matrix, rtol=1e-10, atol=1e-12)
     for name, value in expected.items():
@@ -292,7 +301,7 @@ print(jax.jit(lambda: jax.lax.fori_loop(0, 200, step, jnp.ones(())))())
 
 @pytest.mark.thorough
 def test_many_batched_factorisations_come_to_an_end_on_two_cores():
-    """Side by side they bring JAX 0.10 to a standstill on a CPU of few cores: see `linear._after`."""
+    """Side by side they bring JAX 0.10 to a standstill on a CPU of few cores: see `operators._after`."""
     two_threads = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "2"}
     command = [sys.executable, "-c", MANY_FACTORISATIONS]
     done = subprocess.run(command, env=two_threads, timeout=600, capture_output=True, text=True, check=True)

@@ -15,7 +15,8 @@ from scipy.special import softmax
 from scipy.stats import multivariate_normal
 
 import steinkern as sk
-from steinkern.core.metric import BlocksMetric, DenseMetric, DiagonalMetric
+from steinkern.core.block_metric import BlocksMetric
+from steinkern.core.metric import DenseMetric, DiagonalMetric
 from tests import cases
 
 N, D = 7, 3  # one shape for all, so that kernels of one type are compiled once

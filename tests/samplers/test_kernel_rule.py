@@ -126,6 +126,17 @@ def test_a_temperature_by_a_rule_is_that_of_the_particles_of_this_very_step(weig
         np.testing.assert_allclose(kernel.temperature, np.mean([median(cloud) for cloud in seen]), rtol=1e-12)
 
 
+@pytest.mark.parametrize("rule", [averaged(kernel=ADAPTIVE), mixture(kernel=ADAPTIVE)], ids=["average", "mixture"])
+def test_between_steps_the_metrics_are_those_of_the_last_step(rule, clouds):
+    state, kernel = step(rule, rule.init(CONVEX, clouds[0], None), CONVEX, clouds[0])
+    between = eqx.filter_jit(rule.kernel_at)(state, None, clouds[1], None)  # no target: curvature is not measured
+    batch = kernel.parts if isinstance(kernel, sk.Mixture) else kernel
+    own = between.parts if isinstance(between, sk.Mixture) else between
+    np.testing.assert_array_equal(own.metric.root, batch.metric.root)
+    bandwidths = [median(clouds[1] @ root.T) for root in np.reshape(own.metric.root, (-1, 2, 2))]
+    np.testing.assert_allclose(np.ravel(own.base.scalar.bandwidth), bandwidths, rtol=1e-12)
+
+
 def test_bandwidth_is_that_of_the_whitened_particles_of_this_very_step(clouds):
     for kernel, points in zip(walk(averaged(kernel=ADAPTIVE, refresh_every=3), clouds), clouds, strict=True):
         whitened = points @ kernel.metric.root.T

@@ -17,15 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .metric import (
-    AbstractMetric,
-    BlocksMetric,
-    DenseMetric,
-    DiagonalMetric,
-    FactorMetric,
-    KroneckerMetric,
-    StackMetric,
-)
+from .block_metric import BlocksMetric, FactorMetric, KroneckerMetric, StackMetric
+from .metric import AbstractMetric, DenseMetric, DiagonalMetric
 from .types import Matrix, Scalar, cast_like, check_positive
 
 Operator = TypeVar("Operator", bound="AbstractOperator")
@@ -177,9 +170,9 @@ class Kronecker(AbstractOperator):
         both = (left > 0) & (right > 0)
         ratio = jnp.sqrt(jnp.where(both, left, 1) / jnp.where(both, right, 1))
         root = jnp.sqrt(added)
-        output = self.left.plus(root * ratio, symmetric)
-        other = _after(output, self.right).plus(root / ratio, symmetric)
-        return KroneckerMetric(_keeping_inverse(output), _keeping_inverse(other), self.bias)
+        output = _factor(self.left, root * ratio, symmetric)
+        other = _factor(_after(output, self.right), root / ratio, symmetric)
+        return KroneckerMetric(output, other, self.bias)
 
 
 class Blocks(AbstractOperator):
@@ -271,8 +264,11 @@ class Stack(AbstractOperator):
         return Stack(parts, self.count, self.interleaved)
 
 
-def _keeping_inverse(factor: AbstractMetric) -> AbstractMetric:
-    return FactorMetric.keeping(factor) if isinstance(factor, DenseMetric) else factor
+def _factor(operator: AbstractOperator, added: Scalar, symmetric: bool) -> AbstractMetric:
+    """A factor of a Kronecker product plus a multiple of the identity; a dense one keeps its inverse."""
+    if symmetric or not isinstance(operator, Dense):
+        return operator.plus(added, symmetric)
+    return FactorMetric.of(operator.matrix + added * jnp.eye(operator.size, dtype=operator.matrix.dtype))
 
 
 def _after(done: AbstractMetric, operator: Operator) -> Operator:

@@ -51,13 +51,21 @@ class Median(AbstractBandwidth):
 
     def __call__(self, points: Points) -> Scalar:
         n = points.shape[0]
-        sample = points if n <= self.largest else points[np.arange(self.largest) * n // self.largest]
-        r2 = squared_distances(sample, sample)
+        sample = points if n <= self.largest else points[self.sampled(n)]
+        return self.from_distances(squared_distances(sample, sample), n)
+
+    def sampled(self, number: int) -> Int[np.ndarray, " m"]:
+        """The particles used of `number` of them, by their places."""
+        used = min(number, self.largest)
+        return np.arange(used) * number // used
+
+    def from_distances(self, r2: Float[Array, "m m"], number: int) -> Scalar:
+        """The bandwidth from the squared distances of the particles used, of `number` particles in all."""
         typical = median_of_pairs(r2)
         mean = jnp.sum(r2) / max(r2.size - r2.shape[0], 1)
         fallback = jnp.where(mean == 0, jnp.ones_like(mean), mean)  # NaN stays NaN
         typical = jnp.where((typical > 0) & jnp.isfinite(mean), typical, fallback)
-        factor = 0.5 / np.log(n + 1.0) if self.factor is None else self.factor
+        factor = 0.5 / np.log(number + 1.0) if self.factor is None else self.factor
         return cast_like(factor, typical) * typical
 
 

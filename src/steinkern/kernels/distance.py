@@ -1,5 +1,6 @@
 """Squared distances between two sets of points."""
 
+import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -18,9 +19,19 @@ def centred_squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d
     """‖x_i − y_j‖² of centred points: ‖x‖² + ‖y‖² − 2x·y loses digits with the distance from the origin."""
     squares = jnp.sum(at**2, axis=1)[:, None] + jnp.sum(points**2, axis=1)[None, :]
     r2 = squares - 2 * jnp.matmul(at, points.T, precision="highest")
-    # Distances within the rounding of the product are set to zero, so that equal points have distance 0. NaN stays NaN.
-    rounding = at.shape[1] * float(jnp.finfo(squares.dtype).eps) * squares
-    return jnp.where(r2 <= rounding, 0, r2)
+    return clear_rounding(r2, squares, at.shape[1])
+
+
+def clear_rounding(r2: Float[Array, "m n"], squares: Float[Array, "m n"], dimension: int) -> Float[Array, "m n"]:
+    """Set distances within the rounding of ‖x‖² + ‖y‖² − 2x·y to zero: equal points have distance 0. NaN stays NaN.
+
+    Args:
+        r2: the distances.
+        squares: ‖x‖² + ‖y‖².
+        dimension: the number of terms of the products, whose rounding grows with its root.
+    """
+    terms = min(dimension, 8 * math.sqrt(dimension))
+    return jnp.where(r2 <= terms * float(jnp.finfo(squares.dtype).eps) * squares, 0, r2)
 
 
 def _row(points: Float[Array, "n d"], index: Array) -> Float[Array, "1 d"]:

@@ -1,7 +1,7 @@
 """Matrix-valued kernels: their definitions K(x, y), and fast velocities that never form K.
 
-`Preconditioned`, `PerBlock`, `Tilted` and `Transformed` change the variables or weights of another kernel's velocity.
-`Isotropic` computes by `radial_velocity`.
+`PerBlock`, `Tilted` and `Transformed` change the variables or weights of another kernel's velocity, as do those in
+`preconditioned` and `mixture`. `Isotropic` computes by `radial_velocity`.
 """
 
 import abc
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.metric import AbstractMetric, split_columns
+from ..core.metric import split_columns
 from ..core.one_line import OneLine
 from ..core.particles import Scored
 from ..core.types import (
@@ -133,47 +133,6 @@ class Linear(AbstractMatrixKernel):
         return True
 
 
-class Preconditioned(AbstractMatrixKernel):
-    """K(x, y) = R⁻¹ K0(Rx, Ry) R⁻ᵀ with Q = RᵀR: constant preconditioning, Eqs. (12) to (14).
-
-    With a radial K0 = k·I this is Q⁻¹ k(‖x − y‖²_Q), Eq. (13), for any root R. The velocity is that of K0 in the
-    coordinates u = Rx, mapped back by R⁻¹: the change-of-variables theorem with a linear map.
-    """
-
-    base: AbstractMatrixKernel = eqx.field(converter=lambda kernel: as_matrix_kernel(kernel))
-    metric: AbstractMetric
-
-    def __check_init__(self) -> None:
-        if not isinstance(self.metric, AbstractMetric):
-            raise ValueError(
-                "`metric` must be a metric: `DenseMetric.of(matrix)`, or what an operator's `factorise` gives; got "
-                f"{type(self.metric).__name__}."
-            )
-
-    def __call__(self, x: Vector, y: Vector) -> Matrix:
-        inner = self.base(self.metric.whiten(x), self.metric.whiten(y))
-        left = jax.vmap(self.metric.unwhiten, 1, 1)(inner)
-        return self.metric.unwhiten(left)
-
-    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        moved = self.base.velocity(self.metric.whiten(at), self._whitened(source))
-        return self.metric.unwhiten(moved)
-
-    def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
-        # tr[R⁻¹ (∇φ0) R] = tr[∇φ0]
-        return self.base.divergence(self.metric.whiten(at), self._whitened(source))
-
-    def adapt(self, points: Points) -> "Preconditioned":
-        return Preconditioned(self.base.adapt(self.metric.whiten(points)), self.metric)
-
-    def check(self, dimension: int) -> None:
-        self.base.check(dimension)
-
-    def _whitened(self, source: Scored) -> Scored:
-        points = self.metric.whiten(source.points)
-        return Scored(points, self.metric.pull_score(source.scores), source.weights)
-
-
 class PerBlock(AbstractMatrixKernel):
     """K(x, y) = blockdiag[K_b(x_b, y_b)]: every consecutive block of coordinates has its own kernel.
 
@@ -222,7 +181,8 @@ class PerBlock(AbstractMatrixKernel):
         self, at: Float[Array, "m d"], source: Scored
     ) -> Iterator[tuple[AbstractMatrixKernel, Float[Array, "m b"], Scored]]:
         points, scores = split_columns(source.points, self.sizes), split_columns(source.scores, self.sizes)
-        for part, own, x, s in zip(self.parts, split_columns(at, self.sizes), points, scores, strict=True):
+        places = points if at is source.points else split_columns(at, self.sizes)
+        for part, own, x, s in zip(self.parts, places, points, scores, strict=True):
             yield part, own, Scored(x, s, source.weights)
 
 

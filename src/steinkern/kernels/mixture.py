@@ -1,19 +1,28 @@
 """The mixture of preconditioned kernels, Eqs. (16) to (18): a metric of its own around every anchor."""
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.metric import AbstractMetric
+from ..core.metric import AbstractMetric, split_columns
 from ..core.particles import Scored
 from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_choice
-from .bandwidth import AbstractBandwidth
+from .bandwidth import AbstractBandwidth, Median
 from .distance import squared_distances
-from .matrix import AbstractMatrixKernel, Isotropic, Preconditioned, tilted_velocity
-from .radial import DENSE_PAIRS
+from .in_metric import (
+    InMetric,
+    adapt_in_metric,
+    bandwidth_in_metric,
+    distances_in_metric,
+    distances_within_metric,
+    in_metric,
+)
+from .matrix import AbstractMatrixKernel, Isotropic, tilted_velocity
+from .preconditioned import Preconditioned, reads_distances_alone
+from .radial import DENSE_PAIRS, centre_of
 from .radial.ring import devices_in_ring
 from .radial.sums import dot
 
@@ -61,12 +70,16 @@ class Mixture(AbstractMatrixKernel):
         A temperature that is a bandwidth rule is read off the same distances as the weights use, as the mean over the
         anchors.
         """
+        seen = _seen(metrics, points) if reads_distances_alone(base) or isinstance(temperature, Median) else None
         if isinstance(temperature, AbstractBandwidth):
             if weighting == "euclidean":
                 temperature = temperature(points)
+            elif isinstance(temperature, Median):
+                rule = temperature
+                temperature = jnp.mean(jax.vmap(lambda own: bandwidth_in_metric(rule, own))(seen))
             else:
                 temperature = jnp.mean(jax.vmap(temperature)(_whitened(metrics, points, anchors)))
-        return cls(_adapt(base, metrics, points, anchors), anchors, temperature, weighting)
+        return cls(_adapt(base, metrics, points, anchors, seen), anchors, temperature, weighting)
 
     def log_weights(self, x: Vector) -> Float[Array, " l"]:
         """Log w_l(x), Eq. (17), in log space throughout."""
@@ -83,105 +96,130 @@ class Mixture(AbstractMatrixKernel):
         return jnp.einsum("l,lij->ij", jnp.exp(self.log_weights(x) + self.log_weights(y)), each)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        there = self._see(source.points, source.points)
+        here = there if at is source.points else self._see(at, source.points)
         pairs = self.anchors.shape[0] * at.shape[0] * source.points.shape[0]
-        if _is_plain(self.parts.base) and pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1:
-            return self._radial_velocity(at, source)
-        log_weights = self._log_weights(source.points, self._whitened(source.points))
-        tilts = self._tilts(source.points, log_weights)
+        few = pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1
+        if few and reads_distances_alone(self.parts.base):
+            return self._radial_velocity(at, source, here, there)
+        metric, order = self.parts.metric, self.parts.metric.arrange
+        tilts = jnp.concatenate(self._tilts(order(source.points), order(self.anchors), there), axis=2)
 
         def one(part: Preconditioned, log_weight: Array, tilt: Array) -> Array:
             return tilted_velocity(part, at, source, log_weight, tilt)
 
         # Eq. (18): l m d. So many anchors at a time that their matrices of distances stay within bounds.
         together = max(1, 4 * DENSE_PAIRS // (at.shape[0] * source.points.shape[0]))
+        all_ = (self.parts, there.log_weights, metric.restore(tilts))
         if together >= self.anchors.shape[0]:
-            each = jax.vmap(one)(self.parts, log_weights, tilts)
+            each = jax.vmap(one)(*all_)
         else:
-            each = jax.lax.map(lambda own: one(*own), (self.parts, log_weights, tilts), batch_size=together)
-        return self._mean(each, self._log_weights(at, self._whitened(at)))
+            each = jax.lax.map(lambda own: one(*own), all_, batch_size=together)
+        return jnp.einsum("ln,lnd->nd", jnp.exp(here.log_weights), each, precision="highest")
 
     def adapt(self, points: Points) -> "Mixture":
         parts = jax.vmap(lambda part: part.adapt(points))(self.parts)
         return Mixture(parts, self.anchors, self.temperature, self.weighting)
 
-    def _radial_velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        """Eq. (18) for k(r²) I around every anchor, with three applications of each metric to each point.
+    def _radial_velocity(
+        self, at: Float[Array, "m d"], source: Scored, here: "_Seen", there: "_Seen"
+    ) -> Float[Array, "m d"]:
+        """Eq. (18) for k(r²) I around every anchor, with two applications of each metric to each point.
 
         Brought back by R⁻¹, the drive of anchor l is Q_l⁻¹ of its tilted scores, and the repulsion along R(x − y) goes
-        along x − y. So points are whitened for the distances, multiplied by Q_l for the tilts, and Q_l⁻¹ is applied.
+        along x − y. Q_l times the points gives both their distances and their tilts; Q_l⁻¹ is the second application.
         """
-        centre = _centre(self.anchors)
-        there, here = self._whitened(source.points), self._whitened(at)
-        log_weights = self._log_weights(source.points, there)
-        tilted = source.scores[None] + self._tilts(source.points, log_weights)  # l n d
-        r2 = jax.vmap(squared_distances)(here, there)  # l m n
+        metric, centre = self.parts.metric, centre_of(source.points)
+        points, scores, anchors = (metric.arrange(array) for array in (source.points, source.scores, self.anchors))
+        if here is there:
+            r2 = jax.vmap(distances_within_metric)(there.points)  # l n n
+        else:
+            r2 = jax.vmap(distances_in_metric)(here.points, there.points)  # l m n
         values, slopes = jax.vmap(lambda base, own: base.scalar.profile(own))(self.parts.base, r2)
-        weights = jnp.exp(self._log_weights(at, here)[:, :, None] + log_weights[:, None]) * source.weights[None, None]
-        values, slopes = weights * values, weights * slopes
-        solved = jax.vmap(lambda metric, own: metric.solve(own))(self.parts.metric, tilted)
-        drive = jnp.tensordot(values, solved, axes=((0, 2), (0, 1)), precision="highest")
-        slopes = jnp.sum(slopes, axis=0)
+        weights = jnp.exp(here.log_weights[:, :, None] + there.log_weights[:, None]) * source.weights[None, None]
+        values, slopes = weights * values, jnp.sum(weights * slopes, axis=0)
+        tilts = self._tilts(points, anchors, there)
+        blocks = metric.arranged().blocks()
+        drives = []
+        for block, tilt, own in zip(blocks, tilts, split_columns(scores, [b.size for b in blocks]), strict=True):
+            solved = jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, own[None] + tilt)  # l n b
+            drives.append(jnp.tensordot(values, solved, axes=((0, 2), (0, 1)), precision="highest"))
         repulsion = dot(slopes, source.points - centre) - jnp.sum(slopes, axis=1)[:, None] * (at - centre)
-        return drive + 2 * repulsion
+        return metric.restore(jnp.concatenate(drives, axis=1)) + 2 * repulsion
 
-    def _whitened(self, points: Points) -> Float[Array, "l n d"]:
-        return _whitened(self.parts.metric, points, self.anchors)
-
-    def _log_weights(self, points: Points, whitened: Float[Array, "l n d"]) -> Float[Array, "l n"]:
-        """Log w_l at every point, from the points in every anchor's metric."""
+    def _see(self, points: Points, cloud: Points) -> "_Seen":
+        """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
+        metrics, centre = self.parts.metric, centre_of(cloud)
+        seen = _seen(metrics, points, centre)
+        if self.anchors is points:
+            numbers = jnp.arange(points.shape[0])
+            anchors = jax.tree.map(lambda leaf: leaf[numbers, numbers][:, None], seen)
+        else:
+            offsets = metrics.arrange(self.anchors - centre)[:, None]
+            anchors = jax.vmap(lambda metric, offset: in_metric(metric.arranged(), offset))(metrics, offsets)
         if self.weighting == "euclidean":
             squares = squared_distances(self.anchors, points)
         else:
-            metrics, offsets = self.parts.metric, self.anchors - _centre(self.anchors)
-            own = jax.vmap(lambda metric, anchor: metric.whiten(anchor))(metrics, offsets)
-            squares = jnp.sum((whitened - own[:, None]) ** 2, axis=2)
+            squares = jax.vmap(lambda own, anchor: own.square_from(anchor))(seen, anchors)
         exponents = -0.5 * squares / cast_like(self.temperature, points)
-        return jax.nn.log_softmax(exponents + self._log_scales()[:, None], axis=0)
+        return _Seen(seen, anchors, jax.nn.log_softmax(exponents + self._log_scales()[:, None], axis=0))
 
-    def _tilts(self, points: Points, log_weights: Float[Array, "l n"]) -> Float[Array, "l n d"]:
-        """∇log w_l = g_l − Σ_m w_m g_m at every point, with g_l = −Q_l (x − z_l)/T."""
-        centre = _centre(self.anchors)
-        anchors = (self.anchors - centre) / cast_like(self.temperature, points)
+    def _tilts(self, points: Points, anchors: Float[Array, "l d"], seen: "_Seen") -> list[Float[Array, "l n b"]]:
+        """∇log w_l = g_l − Σ_m w_m g_m at every point, with g_l = −Q_l (x − z_l)/T; by block, in its order."""
+        temperature, weights = cast_like(self.temperature, points), jnp.exp(seen.log_weights)[:, :, None]
         if self.weighting == "euclidean":  # the same x in all g_l: (z_l − Σ_m w_m z_m)/T is left
-            return anchors[:, None] - dot(jnp.exp(log_weights).T, anchors)[None]
-        offsets = (points - centre) / cast_like(self.temperature, points)
-
-        def pull(metric: AbstractMetric, anchor: Vector) -> Array:
-            return metric.multiply(anchor)[None] - metric.multiply(offsets)
-
-        pulls = jax.vmap(pull)(self.parts.metric, anchors)
-        return pulls - self._mean(pulls, log_weights)[None]
-
-    def _mean(self, values: Float[Array, "l n d"], log_weights: Float[Array, "l n"]) -> Float[Array, "n d"]:
-        """Σ_l w_l v_l at every point."""
-        return jnp.einsum("ln,lnd->nd", jnp.exp(log_weights), values, precision="highest")
+            offsets = (anchors - jnp.mean(anchors, axis=0, keepdims=True)) / temperature
+            tilts = offsets[:, None] - dot(weights[:, :, 0].T, offsets)[None]
+            return split_columns(tilts, [block.size for block in self.parts.metric.blocks()])
+        pairs = zip(seen.points.products, seen.anchors.products, strict=True)
+        pulls = [(anchor - product) / temperature for product, anchor in pairs]
+        return [pull - jnp.sum(weights * pull, axis=0, keepdims=True) for pull in pulls]
 
     def _log_scales(self) -> Float[Array, " l"]:
         logdets = jax.vmap(lambda metric: metric.logdet())(self.parts.metric)
         return 0.5 * logdets if self.weighting == "exact" else jnp.zeros_like(logdets)
 
 
-def _is_plain(base: AbstractMatrixKernel) -> bool:
-    """Whether a kernel is k(r²) I, computed as the library sees fit."""
-    return isinstance(base, Isotropic) and base.backend == "auto"
+class _Seen(NamedTuple):
+    """Points in every anchor's metric."""
+
+    points: InMetric
+    """Its arrays are (l, n, b)."""
+    anchors: InMetric
+    """Every anchor in its own metric: (l, 1, b)."""
+    log_weights: Float[Array, "l n"]
 
 
-def _centre(anchors: Float[Array, "l d"]) -> Float[Array, "1 d"]:
-    """A point near the particles, from which their coordinates keep their digits in a metric."""
-    return jnp.mean(anchors, axis=0, keepdims=True)
+def _seen(metrics: AbstractMetric, points: Points, centre: Float[Array, "1 d"] | None = None) -> InMetric:
+    """The points in all metrics. Bandwidth, temperature, weights and velocity share it."""
+    centred = metrics.arrange(points - (centre_of(points) if centre is None else centre))
+    number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
+    each = jnp.broadcast_to(centred, (number, *centred.shape))  # as one batch of products, like that of the solves
+    return jax.vmap(lambda metric, own: in_metric(metric.arranged(), own))(metrics, each)
 
 
 def _whitened(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
-    """R_l (x − centre). Bandwidth, temperature, weights and velocity all ask for it: a compiled step has it once."""
-    offsets = points - _centre(anchors)
+    """R_l (x − centre), for bandwidth rules that need points."""
+    offsets = points - jnp.mean(anchors, axis=0, keepdims=True)
     return jax.vmap(lambda metric: metric.whiten(offsets))(metrics)
 
 
 def _adapt(
-    base: AbstractMatrixKernel, metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]
+    base: AbstractMatrixKernel,
+    metrics: AbstractMetric,
+    points: Points,
+    anchors: Float[Array, "l d"],
+    seen: InMetric | None,
 ) -> Preconditioned:
     """The kernels around all anchors as one batch, with bandwidths adapted to the points."""
-    if not _is_plain(base):  # it may depend on where the origin is
+    if seen is not None and reads_distances_alone(base):
+
+        def from_distances(metric: AbstractMetric, seen: InMetric) -> Preconditioned:
+            scalar = adapt_in_metric(base.scalar, seen)
+            return Preconditioned(Isotropic(scalar, base.precision, base.backend), metric)
+
+        return jax.vmap(from_distances)(metrics, seen)
+    if not isinstance(base, Isotropic):  # it may depend on where the origin is
         return jax.vmap(lambda metric: Preconditioned(base, metric).adapt(points))(metrics)
 
     def one(metric: AbstractMetric, whitened: Points) -> Preconditioned:

@@ -47,9 +47,16 @@ class AbstractScalarKernel(OneLine):
 
     def adapt(self: ScalarKernel, points: Points) -> ScalarKernel:
         """A copy with the bandwidth rule evaluated at `points`, which are in the metric of the kernel."""
-        if not isinstance(self.bandwidth, AbstractBandwidth):
-            return self
-        return eqx.tree_at(lambda kernel: kernel.bandwidth, self, self.bandwidth(points))
+        return self.with_bandwidth(self.bandwidth(points)) if self.adapts else self
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the bandwidth is a rule."""
+        return isinstance(self.bandwidth, AbstractBandwidth)
+
+    def with_bandwidth(self: ScalarKernel, value: Scalar) -> ScalarKernel:
+        """A copy with another bandwidth."""
+        return eqx.tree_at(lambda kernel: kernel.bandwidth, self, value)
 
     def _number(self, r2: Array) -> Array:
         if isinstance(self.bandwidth, AbstractBandwidth):

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..core.metric import AbstractMetric, BlocksMetric, split_columns
+from ..core.block_metric import BlocksMetric
+from ..core.metric import AbstractMetric, split_columns
 from ..core.one_line import OneLine
 from ..core.operators import AbstractOperator, Dense
 from ..core.types import (
@@ -28,8 +29,9 @@ from ..core.types import (
     scaled,
 )
 from ..kernels.bandwidth import AbstractBandwidth
-from ..kernels.matrix import AbstractMatrixKernel, PerBlock, Preconditioned, as_matrix_kernel
+from ..kernels.matrix import AbstractMatrixKernel, PerBlock, as_matrix_kernel
 from ..kernels.mixture import WEIGHTINGS, Mixture, Weighting
+from ..kernels.preconditioned import Preconditioned, reads_distances_alone
 from ..targets.curvature import AbstractCurvature, Repair, repaired_matrix
 from ..targets.target import AbstractTarget
 
@@ -46,6 +48,10 @@ class AbstractKernelRule(OneLine):
         self, state: Any, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[Any, AbstractMatrixKernel]:
         """The next state, and the kernel for this step."""
+
+    def kernel_at(self, state: Any, target: AbstractTarget, points: Points, batch: Batch) -> AbstractMatrixKernel:
+        """A kernel for these particles, after at least one step, with the metrics in `state` where there are any."""
+        return self.update(state, target, points, batch)[1]
 
     def check(self, points: Points) -> None:
         """Raise where the rule does not fit the particles."""
@@ -160,10 +166,14 @@ class MetricSettings(eqx.Module):
 
         kept = (state.curvature, jnp.asarray(True))
         curvature, finite = _when(self.measure_every, wanted, blended, kept)
-        metric = _when(self.refresh_every, due, lambda: factorise(curvature), state.metric)
+
         # A metric of an earlier step hides that this step's curvature is not finite, and the average would remember it
         # for ever. So the step fails at once: the loop takes it back, and its particle at fault with it.
-        metric = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
+        def refreshed() -> AbstractMetric:
+            metric = factorise(curvature)
+            return jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
+
+        metric = _when(self.refresh_every, due | ~finite, refreshed, state.metric)
         return MetricState(steps, curvature, metric)
 
 
@@ -200,14 +210,18 @@ class AverageMetric(AbstractKernelRule):
         self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
+        return state, self.kernel_at(state, target, points, batch)
 
+    def kernel_at(
+        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
+    ) -> AbstractMatrixKernel:
         @jax.named_scope("bandwidth")
         def kernel(metric: AbstractMetric, own: Points) -> AbstractMatrixKernel:
             return Preconditioned(self.kernel, metric).adapt(own)
 
         if self.per_block:
-            return state, _over_blocks(kernel, state.metric, points)
-        return state, kernel(state.metric, points)
+            return _over_blocks(kernel, state.metric, points)
+        return kernel(state.metric, points)
 
     def check(self, points: Points) -> None:
         if not self.per_block:
@@ -230,7 +244,7 @@ class AverageMetric(AbstractKernelRule):
             if not isinstance(curvature, Dense):
                 raise ValueError(f"`repair` of the mean needs dense curvature, got {type(curvature).__name__}.")
             curvature = Dense(repaired_matrix(curvature.matrix, self.repair, 1e-3))
-        return curvature.factorise(self.settings.damping, symmetric=not self.kernel.rotation_invariant)
+        return _metric_for(self.kernel, curvature, self.settings.damping)
 
 
 class AnchorMixture(AbstractKernelRule):
@@ -294,6 +308,11 @@ class AnchorMixture(AbstractKernelRule):
         self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
+        return state, self.kernel_at(state, target, points, batch)
+
+    def kernel_at(
+        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
+    ) -> AbstractMatrixKernel:
         places = self.places(points)
 
         @jax.named_scope("bandwidth")
@@ -301,8 +320,8 @@ class AnchorMixture(AbstractKernelRule):
             return Mixture.of(self.kernel, metrics, anchors, own, self.temperature, self.weighting)
 
         if self.per_block:
-            return state, _over_blocks(kernel, state.metric, places, points)
-        return state, kernel(state.metric, places, points)
+            return _over_blocks(kernel, state.metric, places, points)
+        return kernel(state.metric, places, points)
 
     @jax.named_scope("curvature")
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
@@ -312,8 +331,13 @@ class AnchorMixture(AbstractKernelRule):
 
     @jax.named_scope("factorisation")
     def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
-        symmetric = not self.kernel.rotation_invariant
-        return jax.vmap(lambda own: own.factorise(self.settings.damping, symmetric=symmetric))(curvature)
+        return jax.vmap(lambda own: _metric_for(self.kernel, own, self.settings.damping))(curvature)
+
+
+def _metric_for(kernel: AbstractMatrixKernel, curvature: AbstractOperator, damping: Any) -> AbstractMetric:
+    """The metric of a curvature, with what a kernel uses of it."""
+    metric = curvature.factorise(damping, symmetric=not kernel.rotation_invariant)
+    return metric.without_roots() if reads_distances_alone(kernel) else metric
 
 
 def _has_numbers(kernel: AbstractMatrixKernel) -> bool:

@@ -11,7 +11,8 @@ from ..core.operators import Dense
 from ..core.particles import Scored
 from ..core.types import Points
 from ..kernels.distance import centred_squared_distances
-from ..kernels.matrix import Isotropic, Preconditioned
+from ..kernels.matrix import Isotropic
+from ..kernels.preconditioned import Preconditioned
 from ..kernels.scalar import AbstractScalarKernel
 
 

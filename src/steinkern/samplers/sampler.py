@@ -74,7 +74,10 @@ class AbstractSampler(OneLine):
         return False
 
     def coupling(self, state: Any, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
-        """The kernel of the next step, for samplers whose kernel may decouple the particles; else `None`."""
+        """A kernel for the particles of `state`, for samplers whose kernel may decouple them; else `None`.
+
+        Metrics are those of the steps taken: curvature is not measured anew.
+        """
         return None
 
     def damped(self, factor: float) -> "AbstractSampler | None":

@@ -69,7 +69,7 @@ class SVGD(AbstractSampler):
     def coupling(self, state: SteinState, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
         if not self.may_decouple:
             return None
-        return self.rule.update(state.rule, target, state.points, batch)[1]
+        return self.rule.kernel_at(state.rule, target, state.points, batch)
 
     def damped(self, factor: float) -> "SVGD | None":
         rule = self.rule.damped(factor)

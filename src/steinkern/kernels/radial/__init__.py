@@ -64,7 +64,7 @@ def radial_velocity(
     check_choice("precision", precision, PRECISIONS)
     check_choice("backend", backend, BACKENDS)
     # The velocity depends on differences only; centring keeps their digits in the products.
-    centre = _centre(source.points)
+    centre = centre_of(source.points)
     at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
 
     def dense(some: Array, part: Scored) -> Sums:
@@ -94,7 +94,7 @@ def radial_divergence(
 ) -> Float[Array, " m"]:
     """∇·φ(x) of `radial_velocity`, for every row x of `at`. It has no GPU kernel: "gpu" computes in tiles."""
     check_choice("backend", backend, BACKENDS)
-    centre = _centre(source.points)
+    centre = centre_of(source.points)
     at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
 
     def dense(some: Array, part: Scored) -> Array:
@@ -111,7 +111,7 @@ def mean_values(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], points: Float[Array, "n d"]
 ) -> Float[Array, " m"]:
     """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`; in tiles above `DENSE_PAIRS` pairs."""
-    centre = _centre(points)
+    centre = centre_of(points)
     at, source = at - centre, Scored.uniform(points - centre, jnp.zeros_like(points))
 
     def dense(some: Array, part: Scored) -> Array:
@@ -124,7 +124,7 @@ def mean_values(
     return _everywhere(chosen, at, source)
 
 
-def _centre(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
+def centre_of(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
     """`central`; on several devices it takes rows by a masked sum, since an index would gather all points on each."""
     if devices_in_ring(points.shape[0]) == 1:
         return central(points)

@@ -1,0 +1,238 @@
+"""Networks: the time of a step and the memory of deep ensembles, SVGD and matrix-SVGD with KFAC.
+
+    python -m benchmarks.networks [--cases NAME ...] [--rounds 10] [--beside DIRECTORY] [--json PATH]
+
+10 particles, batches of 128, random data. The mixture has an anchor at every particle. Curvature is measured every 5
+steps and factorised every 10, as in the studies. Each contender has a process of its own, and the processes take turns
+round by round. A step is the difference of a long fit and a short one, over their difference in steps, from the best
+rounds of each. `--beside` names the `src` folder of another version, whose processes take turns with these.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+METHODS = ("ensemble", "vanilla", "average", "mixture")
+NETWORKS = {"64-32-10": 120, "784-400-400-10": 100, "lenet": 100}
+"""Cases, and the steps of a short fit; a long one takes three times as many."""
+ON_A_CPU = ("64-32-10",)
+PARTICLES, BATCH, ROWS = 10, 128, 2000
+KFAC = {"damping": 0.1, "decay": 0.95, "refresh_every": 10, "measure_every": 5}
+MIXTURE = {"temperature": "median", "weighting": "no_determinant"}
+
+
+def network(case: str, key: Any) -> tuple[Any, Callable[[Any, Any], Any], tuple[int, ...]]:
+    """The layers, a function of them and one example's inputs, and the shape of these inputs."""
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    import jax.random as jr
+
+    if case != "lenet":
+        sizes = tuple(map(int, case.split("-")))
+        pairs = zip(sizes[:-1], sizes[1:], jr.split(key, len(sizes) - 1), strict=True)
+
+        def dense(layers: Any, x: Any) -> Any:
+            for layer in layers[:-1]:
+                x = jnp.tanh(layer(x))
+            return layers[-1](x)
+
+        return [eqx.nn.Linear(a, b, key=own) for a, b, own in pairs], dense, (sizes[0],)
+    keys = jr.split(key, 5)
+    layers = [
+        eqx.nn.Conv2d(1, 6, 5, padding=2, key=keys[0]), eqx.nn.Conv2d(6, 16, 5, key=keys[1]),
+        eqx.nn.Linear(400, 120, key=keys[2]), eqx.nn.Linear(120, 84, key=keys[3]), eqx.nn.Linear(84, 10, key=keys[4]),
+    ]  # fmt: skip
+    halved = eqx.nn.AvgPool2d(2, 2)
+
+    def convolutional(layers: Any, x: Any) -> Any:
+        first, second, *dense, last = layers
+        x = halved(jax.nn.relu(second(halved(jax.nn.relu(first(x)))))).reshape(-1)
+        for layer in dense:
+            x = jax.nn.relu(layer(x))
+        return last(x)
+
+    return layers, convolutional, (1, 28, 28)
+
+
+def prepare(case: str, method: str) -> Callable[[int], Any]:
+    """A fit of so many steps; inside a child process, with whichever version it imports."""
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    import jax.random as jr
+
+    import steinkern as sk
+
+    _, apply, shape = network(case, jr.key(0))
+    layers = eqx.filter_vmap(lambda key: network(case, key)[0])(jr.split(jr.key(0), PARTICLES))
+    start, rest = eqx.partition(layers, eqx.is_inexact_array)
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(ROWS, *shape)).astype(np.float32), rng.integers(0, 10, ROWS)
+
+    def model(parameters: Any, example: Any) -> Any:
+        return apply(eqx.combine(parameters, rest), example[0])
+
+    posterior = sk.Posterior(
+        lambda parameters: -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(parameters)),
+        lambda parameters, example: sk.Categorical().log_prob(model(parameters, example), example[1]),
+        num_data=ROWS,
+    )
+    curvature, mixed = sk.KFAC(model, sk.Categorical()), {**MIXTURE, "temperature": sk.Median()}
+    sampler: Any = {
+        "ensemble": lambda: sk.ensemble(1e-3),
+        "vanilla": lambda: sk.svgd(optimiser=1e-3),
+        "average": lambda: sk.matrix_svgd("average", curvature, optimiser=1e-3, **KFAC),
+        "mixture": lambda: sk.matrix_svgd("mixture", curvature, optimiser=1e-3, **KFAC, **mixed),
+    }[method]()
+
+    def run(steps: int) -> Any:
+        options: dict[str, Any] = {"num_steps": steps, "batch_size": BATCH, "record_every": steps, "progress": False}
+        return jax.block_until_ready(sk.fit(jr.key(1), posterior, sampler, start, data, **options).points)
+
+    return run
+
+
+def child(case: str, method: str) -> None:
+    """Answer every line by a line of JSON: after the first, the seconds of a short and a long fit."""
+    import warnings
+
+    import jax
+
+    warnings.simplefilter("ignore")
+    jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
+    run, steps = prepare(case, method), NETWORKS[case]
+
+    def seconds(number: int) -> float:
+        start = time.perf_counter()
+        run(number)
+        return time.perf_counter() - start
+
+    for number, _ in enumerate(sys.stdin):
+        if number == 0:
+            answer = {"first": seconds(steps), "device": jax.devices()[0].device_kind}
+        else:
+            answer = {"short": seconds(steps), "long": seconds(3 * steps)}
+        print(json.dumps(answer | _memory(jax.devices()[0])), flush=True)
+
+
+def _memory(device: Any) -> dict[str, float]:
+    """The most bytes in use so far, where the device says so."""
+    stats = device.memory_stats() or {}
+    return {"peak": float(stats["peak_bytes_in_use"])} if "peak_bytes_in_use" in stats else {}
+
+
+class Contender:
+    """A process that runs one case by one method of one version."""
+
+    def __init__(self, source: Path, case: str, method: str):
+        settings = {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        command = [sys.executable, "-m", "benchmarks.networks", "--child", case, method]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, text=True, env={**os.environ, **settings}, cwd=ROOT, **pipes)
+
+    def ask(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a contender failed:\n{self.process.communicate()[1][-3000:]}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+def measure(case: str, sources: dict[str, Path], rounds: int) -> tuple[list[Any], str]:
+    """The rows of a case, and the device."""
+    from steinkern.experiments.tables import Row
+
+    contenders = {
+        f"{method}{suffix}": Contender(source, case, method) for suffix, source in sources.items() for method in METHODS
+    }
+    first = {name: contender.ask() for name, contender in contenders.items()}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            found[name].append(contender.ask())
+    rows = []
+    for name, answers in found.items():
+        contenders[name].close()
+        short, long = (np.array([answer[key] for answer in answers]) for key in ("short", "long"))
+        each, steps = (long - short) / (2 * NETWORKS[case]), 2 * NETWORKS[case]
+        error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else float("nan")
+        rows.append(Row(case, name, "step_seconds", float(long.min() - short.min()) / steps, error, len(each)))
+        rows.append(Row(case, name, "first_seconds", first[name]["first"], float("nan"), 1))
+        if "peak" in answers[-1]:
+            rows.append(Row(case, name, "peak_bytes", answers[-1]["peak"], float("nan"), 1))
+    return rows, str(next(iter(first.values()))["device"])
+
+
+def markdown(rows: list[Any]) -> str:
+    """A line for each case and method; the ratio is to the ensemble of the same version."""
+    found = {(row.case, row.method, row.metric): row.mean for row in rows}
+    lines = ["| network | method | a step | over the ensemble's | first call | most memory |", "|---" * 6 + "|"]
+    for case, method in dict.fromkeys((row.case, row.method) for row in rows):
+        step, first = found[case, method, "step_seconds"], found[case, method, "first_seconds"]
+        beside = "-beside" if method.endswith("-beside") else ""
+        ratio = step / found[case, f"ensemble{beside}", "step_seconds"]
+        peak = found.get((case, method, "peak_bytes"))
+        memory = "" if peak is None else f"{peak / 1e6:.0f} MB"
+        lines.append(f"| {case} | {method} | {1e3 * step:.2f} ms | {ratio:.1f} | {first:.1f} s | {memory} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=list(NETWORKS), help="on a CPU the smallest network by default")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--beside", type=Path, metavar="DIRECTORY", help="the src folder of another version")
+    parser.add_argument("--json", metavar="PATH", type=Path, help="write the numbers to PATH, a table beside it")
+    parser.add_argument("--child", nargs=2, metavar=("CASE", "METHOD"), help="one contender, asked by lines")
+    options = parser.parse_args()
+    if options.child:
+        child(*options.child)
+        return
+    import jax
+
+    from steinkern.core.files import environment
+    from steinkern.experiments.tables import aligned, write_results
+
+    cases = options.cases or (ON_A_CPU if jax.default_backend() == "cpu" else list(NETWORKS))
+    sources = {"": ROOT / "src"} | ({"-beside": options.beside.resolve()} if options.beside else {})
+    rows: list[Any] = []
+    device = ""
+    for case in cases:
+        # The earlier version may know fewer layers.
+        more, device = measure(case, {"": sources[""]} if case == "lenet" else sources, options.rounds)
+        rows += more
+        print(aligned(markdown(rows)), flush=True)
+        if options.json:
+            told = {
+                **environment(),
+                "device": device,
+                "processors": os.cpu_count(),
+                "dtype": "float32, no TF32",
+                "particles": PARTICLES,
+                "batch": BATCH,
+                "kfac": KFAC,
+                "mixture": MIXTURE,
+                "seconds": "a step: of the best rounds, a long fit less a short one",
+            }
+            write_results(options.json, "networks", told, rows)
+            options.json.with_suffix(".md").write_text(markdown(rows))
+
+
+if __name__ == "__main__":
+    main()

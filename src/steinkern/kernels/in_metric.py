@@ -1,0 +1,87 @@
+"""Distances in a metric from one application of it to every point, block by block of a block-diagonal one.
+
+A bandwidth, the weights of a mixture and a velocity all need (x − y)ᵀQ(x − y) of the same points. Written the same way
+for each of them, a compiled step has it once.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..core.metric import AbstractMetric, split_columns
+from ..core.types import Points
+from .bandwidth import AbstractBandwidth, Median
+from .distance import clear_rounding
+from .scalar import AbstractScalarKernel
+
+
+class InMetric(NamedTuple):
+    """What distances in a metric need of points, one (n, b) array for each block; see `Bilinear`."""
+
+    left: tuple[Array, ...]
+    right: tuple[Array, ...]
+    products: tuple[Array, ...]
+    """Q x."""
+
+    def rows(self, rows: Any) -> "InMetric":
+        """Some of the points."""
+        return InMetric(*(tuple(block[rows] for block in blocks) for blocks in self))
+
+    def square(self) -> Float[Array, " n"]:
+        """xᵀQx of every point."""
+        return _total([jnp.sum(left * right, axis=-1) for left, right in zip(self.left, self.right, strict=True)])
+
+    def square_from(self, origin: "InMetric") -> Float[Array, " n"]:
+        """(x − y)ᵀQ(x − y) of every point with one point y, which is an `InMetric` of (1, b) arrays."""
+        offsets = (tuple(a - b for a, b in zip(*pair, strict=True)) for pair in zip(self, origin, strict=True))
+        return InMetric(*offsets).square()
+
+
+def in_metric(metric: AbstractMetric, points: Points) -> InMetric:
+    """The points as a metric sees them. Both are in the order of `AbstractMetric.arrange`, the points centred."""
+    blocks = metric.blocks()
+    pieces = split_columns(points, [block.size for block in blocks])
+    forms = [block.bilinear(piece) for block, piece in zip(blocks, pieces, strict=True)]
+    return InMetric(*zip(*forms, strict=True))
+
+
+def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
+    """(x_i − y_j)ᵀQ(x_i − y_j)."""
+    pairs = zip(at.left, points.right, strict=True)
+    cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
+    squares = at.square()[:, None] + points.square()[None, :]
+    return clear_rounding(squares - 2 * cross, squares, sum(block.shape[-1] for block in at.left))
+
+
+def distances_within_metric(points: InMetric) -> Float[Array, "n n"]:
+    """The same of all pairs of points: symmetric, with zeros on the diagonal."""
+    pairs = zip(points.left, points.right, strict=True)
+    cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
+    own = jnp.diagonal(cross)
+    squares = own[:, None] + own[None, :]
+    return clear_rounding(squares - (cross + cross.T), squares, sum(block.shape[-1] for block in points.left))
+
+
+def reads_distances(rule: Any) -> bool:
+    """Whether a bandwidth needs no more than distances: a number, or the median."""
+    return isinstance(rule, Median) or not isinstance(rule, AbstractBandwidth)
+
+
+def bandwidth_in_metric(rule: Median, points: InMetric) -> Array:
+    """The median's bandwidth in the metric."""
+    n = points.left[0].shape[0]
+    sample = points if n <= rule.largest else points.rows(rule.sampled(n))
+    return rule.from_distances(distances_within_metric(sample), n)
+
+
+def adapt_in_metric(kernel: AbstractScalarKernel, points: InMetric) -> AbstractScalarKernel:
+    """A copy of a kernel with the median's bandwidth in the metric; the kernel itself where it has a number."""
+    return kernel.with_bandwidth(bandwidth_in_metric(kernel.bandwidth, points)) if kernel.adapts else kernel
+
+
+def _total(values: list[Array]) -> Array:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total

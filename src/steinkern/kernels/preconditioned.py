@@ -1,0 +1,100 @@
+"""Constant preconditioning: a kernel in the coordinates of a metric, Eqs. (12) to (14)."""
+
+from typing import TypeGuard
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..core.metric import AbstractMetric
+from ..core.particles import Scored
+from ..core.types import Matrix, Points, Vector
+from .in_metric import (
+    InMetric,
+    adapt_in_metric,
+    distances_in_metric,
+    distances_within_metric,
+    in_metric,
+    reads_distances,
+)
+from .matrix import AbstractMatrixKernel, Isotropic, as_matrix_kernel
+from .radial import centre_of
+from .radial.ring import devices_in_ring
+from .radial.sums import dot
+from .scalar import AbstractScalarKernel
+
+_FEW_PAIRS = 2**16
+"""Up to here, a step in a metric costs less by applying the metric twice than by mapping there and back."""
+
+
+class Preconditioned(AbstractMatrixKernel):
+    """K(x, y) = R⁻¹ K0(Rx, Ry) R⁻ᵀ with Q = RᵀR: constant preconditioning, Eqs. (12) to (14).
+
+    With a radial K0 = k·I this is Q⁻¹ k(‖x − y‖²_Q), Eq. (13), for any root R. The velocity is that of K0 in the
+    coordinates u = Rx, mapped back by R⁻¹: the change-of-variables theorem with a linear map.
+    """
+
+    base: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
+    metric: AbstractMetric
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.metric, AbstractMetric):
+            raise ValueError(
+                "`metric` must be a metric: `DenseMetric.of(matrix)`, or what an operator's `factorise` gives; got "
+                f"{type(self.metric).__name__}."
+            )
+
+    def __call__(self, x: Vector, y: Vector) -> Matrix:
+        inner = self.base(self.metric.whiten(x), self.metric.whiten(y))
+        left = jax.vmap(self.metric.unwhiten, 1, 1)(inner)
+        return self.metric.unwhiten(left)
+
+    def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
+        few = at.shape[0] * source.points.shape[0] <= _FEW_PAIRS and devices_in_ring(source.points.shape[0]) == 1
+        if few and reads_distances_alone(self.base):
+            return self._radial_velocity(self.base.scalar, at, source)
+        moved = self.base.velocity(self.metric.whiten(at), self._whitened(source))
+        return self.metric.unwhiten(moved)
+
+    def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
+        # tr[R⁻¹ (∇φ0) R] = tr[∇φ0]
+        return self.base.divergence(self.metric.whiten(at), self._whitened(source))
+
+    def adapt(self, points: Points) -> "Preconditioned":
+        if not reads_distances_alone(self.base):
+            return Preconditioned(self.base.adapt(self.metric.whiten(points)), self.metric)
+        scalar = adapt_in_metric(self.base.scalar, self._seen(points - centre_of(points)))
+        return Preconditioned(Isotropic(scalar, self.base.precision, self.base.backend), self.metric)
+
+    def check(self, dimension: int) -> None:
+        self.base.check(dimension)
+
+    def _radial_velocity(
+        self, scalar: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored
+    ) -> Float[Array, "m d"]:
+        """The velocity with k(r²) I for K0, by two applications of the metric to each point.
+
+        Mapped back by R⁻¹, the drive is Q⁻¹ of the weighted scores, and the repulsion along R(x − y) is along x − y.
+        """
+        centre = centre_of(source.points)
+        points, places = source.points - centre, at - centre
+        there = self._seen(points)
+        together = at is source.points
+        r2 = distances_within_metric(there) if together else distances_in_metric(self._seen(places), there)
+        values, slopes = scalar.profile(r2)
+        slopes = 2 * slopes * source.weights[None, :]
+        drive = self.metric.solve(dot(values * source.weights[None, :], source.scores))
+        return drive + dot(slopes, points) - jnp.sum(slopes, axis=1)[:, None] * places
+
+    def _seen(self, points: Points) -> InMetric:
+        return in_metric(self.metric.arranged(), self.metric.arrange(points))
+
+    def _whitened(self, source: Scored) -> Scored:
+        points = self.metric.whiten(source.points)
+        return Scored(points, self.metric.pull_score(source.scores), source.weights)
+
+
+def reads_distances_alone(kernel: AbstractMatrixKernel) -> TypeGuard[Isotropic]:
+    """Whether a kernel is k(r²) I, computed as the library sees fit, with a bandwidth by distances or a number."""
+    return isinstance(kernel, Isotropic) and kernel.backend == "auto" and reads_distances(kernel.scalar.bandwidth)
