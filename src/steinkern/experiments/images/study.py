@@ -37,7 +37,7 @@ CASES = (*NETWORKS, *TIMED)
 MOST_EPOCHS = 4 * EPOCHS
 """Of a case of equal time."""
 QUICK = "digits"
-STEP_SIZES = {"sgld": 0.1, "psgld": 3e-4}
+STEP_SIZES = {"sgld": 0.3, "psgld": 3e-4}
 """The middle of the step sizes that are searched; 0.001 for methods that follow Adam."""
 PRIOR_SCALES = (0.1, 0.3, 1.0)
 """The prior standard deviations of weights that are searched."""
