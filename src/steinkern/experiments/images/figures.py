@@ -12,6 +12,8 @@ from ..study import Outcome
 from .scores import ENTROPY_BINS, pooled_calibration
 
 _SHOWN = ("point", "ensemble", "vanilla", "average", "mixture", "last_layer")
+_COMPARED = ("point", "ensemble", "average", "mixture")
+"""Those of a reliability diagram: its points lie close together."""
 _INSIDE, _OUTSIDE = "#0072B2", "#D55E00"
 
 
@@ -21,7 +23,8 @@ def write_figures(directory: Path, outcome: Outcome) -> None:
         methods = [method for method in _SHOWN if method in outcome.methods]
         if methods:
             results = {TITLES[method]: outcome.results[case, method] for method in methods}
-            calibrations = {name: pooled_calibration(result["calibration"]) for name, result in results.items()}
+            compared = [TITLES[method] for method in methods if method in _COMPARED] or list(results)
+            calibrations = {name: pooled_calibration(results[name]["calibration"]) for name in compared}
             plot.save(plot.reliability(calibrations), directory / f"reliability_{case}.png")
             plot.save(_entropies(results, outcome.tasks[case].classes), directory / f"entropies_{case}.png")
 
