@@ -44,7 +44,7 @@ PRIOR_SCALES = (0.1, 0.3, 1.0)
 TUNING_SEED = 1000
 VALIDATION_ROWS = 10_000
 _QUICK_STEPS = {"sgld": 0.1, "psgld": 3e-3}
-_QUICK_STEP, _QUICK_SCALE, _QUICK_EPOCHS, _QUICK_SEEDS, _QUICK_HIDDEN, _QUICK_BATCH = 3e-3, 0.3, 15, 2, (32,), 64
+_QUICK_STEP, _QUICK_SCALE, _QUICK_EPOCHS, _QUICK_SEEDS, _QUICK_HIDDEN, _QUICK_BATCH = 3e-3, 0.3, 20, 2, (32,), 64
 _CHOICES = (
     "Step size and prior scale were chosen on 10,000 of the training rows, among five settings for every method. In "
     'the columns "equal time" all methods have the time of the mixture, at most {most} epochs; {epochs} elsewhere.'
