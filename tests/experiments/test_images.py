@@ -188,7 +188,9 @@ def test_seeds_that_run_together_are_a_piece_of_the_journal(tmp_path, free_runs,
     assert free_runs == [("ensemble", (0, 1, 2)), *(("mixture", (seed,)) for seed in range(3))]
     pieces = json.loads((tmp_path / "rows.json").read_text())
     assert list(pieces) == ["mlp/ensemble/seeds 0 to 2", *(f"mlp/mixture/seeds {seed} to {seed}" for seed in range(3))]
-    assert "over 3 seeds" in (tmp_path / "table.md").read_text()
+    text = (tmp_path / "table.md").read_text()
+    assert "over 3 seeds" in text
+    assert "are the middle of the five settings" in text  # the recorded settings are no winners of a search
     assert json.loads((tmp_path / "times.json").read_text()) == {"mlp": {"ensemble": 6.0, "mixture": 6.0}}
     # Predictions depend on the seed alone, so both methods have the same scores.
     lines = report.tables["nll"].splitlines()

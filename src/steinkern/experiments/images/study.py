@@ -45,9 +45,10 @@ TUNING_SEED = 1000
 VALIDATION_ROWS = 10_000
 _QUICK_STEPS = {"sgld": 0.1, "psgld": 3e-3}
 _QUICK_STEP, _QUICK_SCALE, _QUICK_EPOCHS, _QUICK_SEEDS, _QUICK_HIDDEN, _QUICK_BATCH = 3e-3, 0.3, 20, 2, (32,), 64
-_CHOICES = (
-    "Step size and prior scale were chosen on 10,000 of the training rows, among five settings for every method. In "
-    'the columns "equal time" all methods have the time of the mixture, at most {most} epochs; {epochs} elsewhere.'
+_CHOSEN = "Step size and prior scale were chosen on 10,000 of the training rows, among five settings for every method."
+_MIDDLE = "Step size and prior scale are the middle of the five settings of every method."
+_EPOCHS = (
+    'In the columns "equal time" all methods have the time of the mixture, at most {most} epochs; {epochs} elsewhere.'
 )
 
 
@@ -179,7 +180,9 @@ class ImageStudy(Study):
     def caption(self, outcome: Outcome) -> str:
         task = next(iter(outcome.tasks.values()))
         data = "Fashion-MNIST by a network 784-400-400-10 (MLP) and by a convolutional one of LeNet's size."
-        choices = _CHOICES.format(most=MOST_EPOCHS, epochs=EPOCHS)
+        pairs = [(method, own) for settings in outcome.settings.values() for method, own in settings.items()]
+        middle = all(own == settings_of(method)[0] for method, own in pairs)
+        choices = f"{_MIDDLE if middle else _CHOSEN} {_EPOCHS.format(most=MOST_EPOCHS, epochs=EPOCHS)}"
         if outcome.quick:
             data = "A quick look at scikit-learn's digits 0 to 7; the images of another kind are its digits 8 and 9."
             choices = "Settings are fixed."
