@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import steinkern as sk
@@ -19,7 +18,7 @@ def metrics(number: int):
         left, right = (sk.Dense(scale * jnp.eye(size) + 0.1) for size in (ROWS, COLUMNS))
         return sk.Kronecker(left, right, bias=True).factorise(0.1).without_roots()
 
-    return jax.vmap(one)(1.0 + jnp.arange(number, dtype=jnp.float32))
+    return jax.vmap(one)(1.0 + jnp.arange(number))
 
 
 def of_average(points, metric) -> sk.AbstractMatrixKernel:
@@ -38,7 +37,7 @@ def test_a_step_applies_every_metric_twice_to_every_particle(kernel_of, anchors,
     def velocity(points, scores, metric):
         return kernel_of(points, metric).velocity(points, sk.Scored.uniform(points, scores))
 
-    points, scores = generator.standard_normal((2, PARTICLES, ROWS * COLUMNS)).astype(np.float32)
+    points, scores = jnp.asarray(generator.standard_normal((2, PARTICLES, ROWS * COLUMNS)))
     cost = jax.jit(velocity).lower(points, scores, metrics(anchors)).compile().cost_analysis()
     flops = cost[0]["flops"] if isinstance(cost, list) else cost["flops"]  # by the version of JAX
     transforms = flops / (anchors * PARTICLES * TRANSFORM)

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
@@ -18,6 +19,7 @@ from jaxtyping import Array, Float
 from .types import Matrix, Scalar
 
 Vectors: TypeAlias = Float[Array, "*many d"]
+_SMALL = 128  # rows of a matrix that is inverted without LAPACK
 
 
 def dot(a: Array, b: Array) -> Array:
@@ -124,9 +126,7 @@ class DenseMetric(AbstractMetric):
                 jnp.sum(jnp.log(values)),
             )
         lower = jnp.linalg.cholesky(matrix)
-        identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-        inverse = solve_triangular(lower, identity, lower=True)
-        return cls(lower.T, inverse.T, 2 * jnp.sum(jnp.log(jnp.diagonal(lower))))
+        return cls(lower.T, _inverse_of_lower(lower).T, 2 * jnp.sum(jnp.log(jnp.diagonal(lower))))
 
     @property
     def size(self) -> int:
@@ -148,6 +148,32 @@ class DenseMetric(AbstractMetric):
 
     def logdet(self) -> Scalar:
         return self.log_determinant
+
+
+def _inverse_of_lower(lower: Matrix) -> Matrix:
+    """The inverse of a lower triangular matrix; of a small one row by row, except on a GPU.
+
+    The threads of LAPACK's solver wait for one another: on a CPU whose cores are busy, milliseconds for any matrix.
+    """
+
+    def solved(lower: Matrix) -> Matrix:
+        return solve_triangular(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), lower=True)
+
+    def substituted(lower: Matrix) -> Matrix:
+        size = lower.shape[0]
+        unit = jnp.eye(size, dtype=lower.dtype)
+        # Row i is (e_i − Σ_{j<i} L_ij row j) / L_ii; rows from i on are still zero.
+        diagonal = jnp.diagonal(lower)
+
+        def fill(i: Array, rows: Matrix) -> Matrix:
+            row = (unit[i] - dot(lower[i], rows)) / diagonal[i]
+            return rows.at[i].set(row)
+
+        return jax.lax.fori_loop(0, size, fill, 0 * lower)  # zeros that vary as the matrix does; NaN stays NaN
+
+    if lower.shape[0] > _SMALL:
+        return solved(lower)
+    return jax.lax.platform_dependent(lower, cuda=solved, default=substituted)
 
 
 class DiagonalMetric(AbstractMetric):

@@ -269,9 +269,9 @@ def _neighbours(sampler: AbstractSampler, state: Any, target: AbstractTarget, ba
     if kernel is None:
         return None
     points = state.points
-    some = points[:_SAMPLE]
+    some = points if points.shape[0] <= _SAMPLE else points[:_SAMPLE]
     everyone = _pull(kernel, some, points)
-    alone = jax.vmap(lambda x: _pull(kernel, x[None], x[None])[0])(some)
+    alone = jax.vmap(lambda one: _pull(kernel, one, one)[0])(some[:, None])
     size = jnp.sqrt(jnp.sum(alone**2, axis=1))
     others = jnp.sqrt(jnp.sum((everyone - alone) ** 2, axis=1))
     return jnp.median(others / jnp.where(size > 0, size, 1))

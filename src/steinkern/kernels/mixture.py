@@ -152,8 +152,8 @@ class Mixture(AbstractMatrixKernel):
         metrics, centre = self.parts.metric, centre_of(cloud)
         seen = _seen(metrics, points, centre)
         if self.anchors is points:
-            numbers = jnp.arange(points.shape[0])
-            anchors = jax.tree.map(lambda leaf: leaf[numbers, numbers][:, None], seen)
+            n = points.shape[0]
+            anchors = jax.tree.map(lambda leaf: leaf.reshape(n * n, 1, -1)[:: n + 1], seen)
         else:
             offsets = metrics.arrange(self.anchors - centre)[:, None]
             anchors = jax.vmap(lambda metric, offset: in_metric(metric.arranged(), offset))(metrics, offsets)
@@ -166,14 +166,18 @@ class Mixture(AbstractMatrixKernel):
 
     def _tilts(self, points: Points, anchors: Float[Array, "l d"], seen: "_Seen") -> list[Float[Array, "l n b"]]:
         """∇log w_l = g_l − Σ_m w_m g_m at every point, with g_l = −Q_l (x − z_l)/T; by block, in its order."""
-        temperature, weights = cast_like(self.temperature, points), jnp.exp(seen.log_weights)[:, :, None]
+        rate, weights = 1 / cast_like(self.temperature, points), jnp.exp(seen.log_weights)
         if self.weighting == "euclidean":  # the same x in all g_l: (z_l − Σ_m w_m z_m)/T is left
-            offsets = (anchors - jnp.mean(anchors, axis=0, keepdims=True)) / temperature
-            tilts = offsets[:, None] - dot(weights[:, :, 0].T, offsets)[None]
+            offsets = rate * (anchors - jnp.mean(anchors, axis=0, keepdims=True))
+            tilts = offsets[:, None] - dot(weights.T, offsets)[None]
             return split_columns(tilts, [block.size for block in self.parts.metric.blocks()])
-        pairs = zip(seen.points.products, seen.anchors.products, strict=True)
-        pulls = [(anchor - product) / temperature for product, anchor in pairs]
-        return [pull - jnp.sum(weights * pull, axis=0, keepdims=True) for pull in pulls]
+
+        def tilt(product: Float[Array, "l n b"], anchor: Float[Array, "l 1 b"]) -> Float[Array, "l n b"]:
+            pulled = jnp.einsum("ln,lnb->nb", weights, product, precision="highest")
+            mean = rate * (dot(weights.T, anchor[:, 0]) - pulled)
+            return rate * (anchor - product) - mean[None]
+
+        return [tilt(*pair) for pair in zip(seen.points.products, seen.anchors.products, strict=True)]
 
     def _log_scales(self) -> Float[Array, " l"]:
         logdets = jax.vmap(lambda metric: metric.logdet())(self.parts.metric)

@@ -52,7 +52,7 @@ class Preconditioned(AbstractMatrixKernel):
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
         few = at.shape[0] * source.points.shape[0] <= _FEW_PAIRS and devices_in_ring(source.points.shape[0]) == 1
-        if few and reads_distances_alone(self.base):
+        if few and reads_distances_alone(self.base) and self.base.precision == "float32":
             return self._radial_velocity(self.base.scalar, at, source)
         moved = self.base.velocity(self.metric.whiten(at), self._whitened(source))
         return self.metric.unwhiten(moved)

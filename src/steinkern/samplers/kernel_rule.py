@@ -337,7 +337,8 @@ class AnchorMixture(AbstractKernelRule):
 def _metric_for(kernel: AbstractMatrixKernel, curvature: AbstractOperator, damping: Any) -> AbstractMetric:
     """The metric of a curvature, with what a kernel uses of it."""
     metric = curvature.factorise(damping, symmetric=not kernel.rotation_invariant)
-    return metric.without_roots() if reads_distances_alone(kernel) else metric
+    needs_roots = not reads_distances_alone(kernel) or kernel.precision != "float32"
+    return metric if needs_roots else metric.without_roots()
 
 
 def _has_numbers(kernel: AbstractMatrixKernel) -> bool:
