@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
+from steinkern.experiments.sentences import cells
 from steinkern.experiments.sentences.model import Example, draw, features, log_prior, logits
 
 WORDS, WIDTH, UNITS, CLASSES = 30, 6, 4, 3
@@ -127,3 +128,36 @@ def test_fisher_of_the_output_weights_is_the_expected_outer_product_of_gradients
             gradient = jax.grad(target.log_example)(point, own)
             expected += 70 / rows * np.exp(target.log_example(point, own)) * np.outer(gradient, gradient)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def cells_of(network) -> cells.CellNetwork:
+    """The same network with Equinox's cells."""
+    (drawn, output) = cells.draw(jr.key(0), network.words, 1, CLASSES, UNITS)[1:]
+    both = []
+    for direction, cell in enumerate(jax.tree.map(lambda leaf: leaf[0], drawn)):
+        values = (network.inputs[direction].T, network.recurrent[direction].T, network.bias[direction])
+        where = (lambda c: c.weight_ih, lambda c: c.weight_hh, lambda c: c.bias, lambda c: c.bias_n)
+        for place, value in zip(where, (*values, network.new_bias[direction]), strict=True):
+            cell = eqx.tree_at(place, cell, value)
+        both.append(cell)
+    head = eqx.tree_at(lambda layer: layer.weight, jax.tree.map(lambda leaf: leaf[0], output), network.output)
+    return cells.CellNetwork(network.words, tuple(both), head)
+
+
+@pytest.mark.parametrize(("number", "dropout"), [(0, 0.0), (5, 0.0), (9, 0.5)])
+def test_the_network_of_cells_is_the_same_function(number, dropout, network, key):
+    example = sentence(key, number)._replace(key=jr.fold_in(key, 2) if dropout else None)
+    expected = logits(network, example, dropout)
+    np.testing.assert_allclose(cells.logits(cells_of(network), example, dropout), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.thorough
+def test_kfac_has_a_block_for_every_matrix_of_the_cells(network, key):
+    whole = cells_of(network)
+    particles, shared = sk.split(whole, cells.PARTICLES)
+    target = sk.Posterior(cells.log_prior, lambda own, example: 0.0, 3, shared=shared).bind(particles)
+    examples = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), sentence(key, 5))
+    curvature = sk.KFAC(cells.logits, sk.Categorical())
+    blocks = curvature(target, target.space.unconstrain(particles), examples).parts
+    sizes = [WIDTH * 3 * UNITS, UNITS * 3 * UNITS, 3 * UNITS, UNITS] * 2
+    assert [block.size for block in blocks] == [*sizes, CLASSES * 2 * UNITS]

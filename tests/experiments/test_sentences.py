@@ -118,6 +118,37 @@ def test_the_mixture_learns_the_generated_corpus():
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("method", ["vanilla", "mixture"])
+def test_all_weights_as_particles_learn_the_generated_corpus(method):
+    corpus, vectors = generated()
+    task = prepare(corpus, vectors, (0,), epochs=6, all_weights=True)
+    setting = {"step_size": [3e-3], "damping": [0.1]}
+    kept = run_folds(method, [setting], task)[1].stop_early("averaged")
+    assert kept.test.error.mean() < 0.3  # a twentieth of the labels is wrong; guessing errs on half
+
+
+def test_runs_with_all_weights_as_particles_are_other_runs():
+    corpus, vectors = generated(60)
+    half, whole = (prepare(corpus, vectors, (0,), all_weights=own) for own in (False, True))
+    assert "all_weights" not in half.protocol()
+    assert whole.protocol() == {**half.protocol(), "all_weights": True}
+    assert STUDY.key("mr", "sgld", whole) == "mr/sgld/all weights/1 folds"
+    assert STUDY.cells("average", "mr", whole)[0].key == "mr/average/all weights/damping 0.01"
+    rule = sampler("mixture", 0.1, 0.37, num_data=50, all_weights=True).sampler.rule
+    assert rule.per_block
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("small")
+def test_a_quick_look_at_all_weights_says_so(tmp_path):
+    options = ["reproduce", "sentences", "--quick", "--all-weights", "--methods", "average", "--out", str(tmp_path)]
+    result = CliRunner().invoke(cli.app, options)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "table.md").read_text().startswith("Here the weights of the GRU are particles too")
+    assert list(json.loads((tmp_path / "rows.json").read_text())) == ["generated/average/all weights/2 folds"]
+
+
+@pytest.mark.thorough
 def test_runs_depend_neither_on_other_runs_nor_on_other_folds_and_on_step_size_and_damping():
     corpus, vectors = generated(60)
     settings = [

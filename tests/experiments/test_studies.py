@@ -16,9 +16,11 @@ from steinkern.experiments.methods import COLOURS, TITLES
 RESULTS = Path(__file__).parents[2] / "results"
 BY_NAME = {study.name: study for study in STUDIES}
 NAMES = tuple(BY_NAME)
-CASES = {"toy": "sine", "covtype": "covtype", "uci": "boston", "sentences": "mr"}
+SEARCHED = tuple(name for name in NAMES if name != "images")
+"""The studies with a recorded search; the settings of the others are starting points."""
+CASES = {"toy": "sine", "covtype": "covtype", "uci": "boston", "sentences": "mr", "images": "mlp"}
 """A case of each study that its search has settings for."""
-OPTIONS = {"toy": "--targets", "uci": "--datasets", "sentences": "--datasets"}
+OPTIONS = {"toy": "--targets", "uci": "--datasets", "sentences": "--datasets", "images": "--cases"}
 """The option that names cases."""
 
 
@@ -64,6 +66,15 @@ OWN = {
         (["--quick", "--datasets", "mr"], "`--quick` runs on a generated corpus"),
         (["--tune", "--folds", "2"], "`--tune` searches settings for all folds"),
     ],
+    "images": [
+        (["--data", "nowhere"], "steinkern data fetch"),
+        (["--seeds", "0"], "`--seeds` must be a whole number"),
+        (["--seeds", "1001"], "`--seeds` must be at most 1000"),
+        (
+            ["--cases", "lenet_time", "--times", "nowhere.json"],
+            "`--times` must hold the seconds of every method on lenet",
+        ),
+    ],
 }
 LISTS = [
     ("moon", "must be among"),
@@ -85,7 +96,7 @@ def refusals():
             lines += [(["--methods", "svm"], "`--methods` must be among"), (["--methods", ","], "at least one of")]
         if study.parallel:
             lines.append((["--quick", "--jobs", "0"], "`--jobs` must be a whole number"))
-        if name == "sentences":  # its quick runs have settings of their own
+        if name in ("sentences", "images"):  # their quick runs have settings of their own
             lines = [line for line in lines if "empty.json" not in line[0]]
         for options, message in lines:
             yield pytest.param(name, options, message, id=f"{name} {' '.join(options)}")
@@ -157,7 +168,7 @@ def test_a_file_nested_beyond_measure_is_one_clear_line(file, arguments, message
 
 
 @pytest.mark.usefixtures("as_installed")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEARCHED)
 def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_recorded_results(name):
     study = BY_NAME[name]
     recorded = driver.read_settings(study, None)
@@ -181,10 +192,11 @@ def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_rec
 
 def cases_of(name: str) -> tuple[str, ...]:
     from steinkern.experiments.data.text import TEXTS
+    from steinkern.experiments.images.networks import NETWORKS
     from steinkern.experiments.toy.targets import PAPER
     from steinkern.experiments.uci import study as uci
 
-    return {"toy": PAPER, "covtype": ("covtype",), "uci": uci.PAPER, "sentences": TEXTS}[name]
+    return {"toy": PAPER, "covtype": ("covtype",), "uci": uci.PAPER, "sentences": TEXTS, "images": NETWORKS}[name]
 
 
 class Searched:
@@ -196,13 +208,16 @@ class Searched:
         from steinkern.experiments.toy.targets import TARGETS
 
         self.target = TARGETS["sine"] if case not in TARGETS else TARGETS[case]
-        self.epochs, self.checkpoints = EPOCHS, REPORTED
+        self.epochs, self.checkpoints, self.all_weights = EPOCHS, REPORTED, False
         search = json.loads((RESULTS / name / "search.json").read_text())
         pieces = [piece for key, piece in search.items() if name == "covtype" or key.startswith(f"{case}/")]
         self._made_from = {} if name == "toy" else pieces[0]["made_from"]
 
     def protocol(self) -> dict[str, object]:
         return {name: value for name, value in self._made_from.items() if name not in ("settings", "numbers")}
+
+    def epochs_of(self, method: str) -> int:
+        return self._made_from["epochs"]
 
 
 @pytest.mark.thorough

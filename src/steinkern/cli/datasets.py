@@ -7,6 +7,8 @@ import typer
 
 from ..core.terminal import say
 from ..experiments.data.datasets import DATASETS, data_directory
+from ..experiments.data.images import SOURCES as IMAGES
+from ..experiments.data.images import fetch_images
 from ..experiments.data.sources import Status
 from ..experiments.data.sources import check as check_sources
 from ..experiments.data.sources import fetch as fetch_sources
@@ -29,7 +31,8 @@ Directory = Annotated[
 @data.command()
 def fetch(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help=f"Of {', '.join(DATASETS)}; all by default.")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help=f"Of {', '.join((*DATASETS, *IMAGES))}; by default all but images."),
     ] = None,
     directory: Directory = None,
 ) -> None:
@@ -38,8 +41,14 @@ def fetch(
     All of them are about 230 MB to download, most of it year.
     """
     directory = data_directory(directory)
-    for status in fetch_sources(names or (), directory):
-        say(_line(status))
+    tables = [name for name in names or () if name not in IMAGES]
+    if tables or not names:
+        for status in fetch_sources(tables, directory):
+            say(_line(status))
+    for name in IMAGES:
+        if name in (names or ()):
+            files = fetch_images(name, directory)
+            say(f"{name:<14}present  {len(files)} files, digests ok")
     say(f"\nIn {directory}")
 
 

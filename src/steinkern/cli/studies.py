@@ -12,13 +12,14 @@ from ..core.compilation_cache import switch_on_by_environment
 from ..core.terminal import say
 from ..experiments import driver
 from ..experiments.covtype.study import Covtype
+from ..experiments.images.study import ImageStudy
 from ..experiments.sentences.study import Sentences
 from ..experiments.study import Study
 from ..experiments.tables import aligned
 from ..experiments.toy.study import Toy
 from ..experiments.uci.study import UCI
 
-STUDIES: tuple[Study, ...] = (Toy(), Covtype(), UCI(), Sentences())
+STUDIES: tuple[Study, ...] = (Toy(), Covtype(), UCI(), Sentences(), ImageStudy())
 reproduce = typer.Typer(
     help="Run an experiment of the paper: tables, figures and a page to look at.",
     no_args_is_help=True,

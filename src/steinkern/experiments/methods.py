@@ -24,13 +24,14 @@ TITLES = {
     "mixture": "Matrix-SVGD (mixture)",
     "ensemble": "Deep ensemble",
     "point": "Point estimate",
+    "last_layer": "Last layer alone (mixture)",
 }
 """The methods' names in tables and legends."""
 COLOURS = {
     TITLES[method]: COLOUR_ORDER[place]
     for place, method in enumerate(("vanilla", "svn", "average", "mixture", "sgld", "psgld", "ensemble"))
-} | {TITLES["point"]: COLOUR_ORDER[-1]}
-"""A colour for every method, the same in all figures; no figure has both ensembles and point estimates."""
+} | {TITLES["point"]: "#8C8C8C", TITLES["last_layer"]: COLOUR_ORDER[1]}
+"""A colour for every method, the same in all figures; no study has both SVN and a last layer alone."""
 LANGEVIN = ("sgld", "psgld")
 PRECONDITIONED = ("average", "mixture")
 
@@ -51,7 +52,7 @@ def build(
     """The sampler of a method. All numbers may be traced, so that many settings run at once.
 
     Args:
-        method: one of `TITLES`.
+        method: one of `TITLES`, but for "last_layer", which is a study's own.
         optimiser: an optax optimiser; Langevin chains have none.
         step_size: of a Langevin chain, a number or a schedule.
         curvature: for SVN and the matrix variants.
@@ -59,7 +60,7 @@ def build(
         metric: more arguments of `matrix_svgd`.
         mixture: those of its mixture alone.
     """
-    check_choice("method", method, tuple(TITLES))
+    check_choice("method", method, tuple(name for name in TITLES if name != "last_layer"))
     if method in LANGEVIN:
         return (sgld if method == "sgld" else psgld)(step_size)
     if method in ("ensemble", "point"):

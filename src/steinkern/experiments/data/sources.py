@@ -250,7 +250,7 @@ def _check_digest(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> An
 def _obtain(name: str, source: Source, directory: Path, progress: bool) -> dict[str, np.ndarray]:
     """Download and parse an original; its arrays have the expected digest."""
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=directory) as scratch:
-        original = _download(name, source, Path(scratch), progress)
+        original = download(name, source, Path(scratch), progress)
         try:
             arrays = source.parse(original, source.largest)
             _check_digest(name, arrays, original)
@@ -267,7 +267,8 @@ def _obtain(name: str, source: Source, directory: Path, progress: bool) -> dict[
     return arrays
 
 
-def _download(name: str, source: Source, scratch: Path, progress: bool) -> Path:
+def download(name: str, source: Source, scratch: Path, progress: bool) -> Path:
+    """The path of the downloaded original in `scratch`."""
     pooch = required("pooch")
     shown = progress and sys.stderr.isatty()
     pooch.get_logger().setLevel("INFO" if shown else "WARNING")

@@ -81,11 +81,11 @@ def features(network: Network, example: Example, dropout: float = 0.0) -> Float[
     words = network.words[example.tokens]
     if example.key is not None:
         word_key, feature_key = jr.split(example.key)
-        words = words * _mask(word_key, words.shape[1], dropout, words.dtype)[None, :]
+        words = words * dropout_mask(word_key, words.shape[1], dropout, words.dtype)[None, :]
     projected = jnp.einsum("lw,dwg->ldg", words, network.inputs) + network.bias[None]
     found = gru(network, projected, example.length)
     if example.key is not None:
-        found = found * _mask(feature_key, found.shape[0], dropout, found.dtype)
+        found = found * dropout_mask(feature_key, found.shape[0], dropout, found.dtype)
     return found
 
 
@@ -99,5 +99,6 @@ def log_prior(network: Network) -> Scalar:
     return -0.5 * jnp.sum(network.output**2)
 
 
-def _mask(key: Key, size: int, dropout: float, dtype: jnp.dtype) -> Float[Array, " size"]:
+def dropout_mask(key: Key, size: int, dropout: float, dtype: jnp.dtype) -> Float[Array, " size"]:
+    """0 with probability `dropout`, else 1 / (1 − dropout)."""
     return jr.bernoulli(key, 1 - dropout, (size,)).astype(dtype) / (1 - dropout)

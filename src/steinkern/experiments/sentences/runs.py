@@ -8,7 +8,7 @@ checks too).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -26,11 +26,13 @@ from ...kernels.bandwidth import Median
 from ...samplers.half_bayesian import half_bayesian
 from ...samplers.sampler import AbstractSampler
 from ...targets.curvature import Fisher
+from ...targets.kfac import KFAC
 from ...targets.likelihood import Categorical
-from ...targets.target import Posterior
+from ...targets.target import AbstractTarget, Posterior
 from ..data.datasets import fingerprint
 from ..data.text import Part, Sentences, bucketed, buckets_for, cross_validation
 from ..methods import Setting, build
+from . import cells
 from .model import UNITS, Example, Network, draw, features, log_prior, logits
 
 NUM_PARTICLES = 10
@@ -70,6 +72,8 @@ class Task:
     epochs: int = EPOCHS
     tables: Sequence[tuple[str, int]] = ()
     """The tables that the vectors are from, and how many of the words each has."""
+    all_weights: bool = False
+    """Whether the weights of the recurrent network are particles too."""
 
     @property
     def batch_size(self) -> int:
@@ -92,6 +96,7 @@ class Task:
             "checks_per_epoch": CHECKS_PER_EPOCH,
             "averaging": AVERAGING,
             **_CURVATURE,
+            **({"all_weights": True} if self.all_weights else {}),
         }
 
 
@@ -118,23 +123,32 @@ def prepare(
     return Task(sentences, vectors, fold_of, tuple(folds), *common, parts[0], parts[1], parts[2], **more)
 
 
-def sampler(method: str, step_size: Any, damping: Any, num_data: int) -> AbstractSampler:
-    """The sampler of a method. Step size and damping may be traced."""
+def sampler(method: str, step_size: Any, damping: Any, num_data: int, all_weights: bool = False) -> AbstractSampler:
+    """The sampler of a method. Step size and damping may be traced.
+
+    The exact Fisher information of the output weights is a dense matrix; that of all weights is KFAC's, with a kernel
+    for each of its blocks.
+    """
     check_positive("step_size", step_size)
     check_positive("damping", damping)
+    size = jnp.asarray(step_size, jnp.float32)
+    words = optax.adam(WORD_RATE * NETWORK_RATE)
     # A name in place of every array: optax takes a tree of labels of the same structure.
     labels = Network(*cast(Any, ["words", "rest", "rest", "rest", "rest", None]))
-    rates = {"words": optax.adam(WORD_RATE * NETWORK_RATE), "rest": optax.adam(NETWORK_RATE)}
-    size = jnp.asarray(step_size, jnp.float32)
+    shared = words if all_weights else optax.partition({"words": words, "rest": optax.adam(NETWORK_RATE)}, labels)
     particles = build(
         method,
         optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(size)),
         size / num_data,
-        Fisher(partial(logits, dropout=DROPOUT), Categorical()),
-        metric={"damping": damping, **_CURVATURE},
-        mixture={"temperature": Median(), "weighting": "no_determinant"},
+        (KFAC if all_weights else Fisher)(partial(_logits(all_weights), dropout=DROPOUT), Categorical()),
+        metric={"damping": damping, "per_block": all_weights, **_CURVATURE},
+        mixture={"temperature": Median(), "weighting": "euclidean" if all_weights else "no_determinant"},
     )
-    return half_bayesian(particles, optax.partition(rates, labels))
+    return half_bayesian(particles, shared)
+
+
+def _logits(all_weights: bool) -> Callable[..., Array]:
+    return cells.logits if all_weights else logits
 
 
 class Scores(NamedTuple):
@@ -211,14 +225,17 @@ def trial(
     train, validation, test = parts
     number, batch_size = task.num_train, task.batch_size
     start_key, run_key = jr.split(key)
-    network = draw(start_key, arrays.vectors, 1 if method == "point" else NUM_PARTICLES)
-    particles, shared = split(network, "output")
+    whole, output = task.all_weights, _logits(task.all_weights)
+    network = (cells.draw if whole else draw)(start_key, arrays.vectors, 1 if method == "point" else NUM_PARTICLES)
+    particles, shared = split(network, cells.PARTICLES if whole else "output")
     target = Posterior(
-        log_prior, lambda net, example: Categorical().log_prob(logits(net, example, DROPOUT), example.label), number,
+        cells.log_prior if whole else log_prior,
+        lambda net, example: Categorical().log_prob(output(net, example, DROPOUT), example.label),
+        number,
         shared=shared,
-    ).bind(jax.tree.map(lambda leaf: leaf[0], particles))  # fmt: skip
+    ).bind(jax.tree.map(lambda leaf: leaf[0], particles))
     points = jax.vmap(target.bound_space.unconstrain)(particles)
-    moves = sampler(method, step_size, damping, number)
+    moves = sampler(method, step_size, damping, number, whole)
 
     def batch(bucket: int, batch_key: Key) -> Example:
         rows_key, dropout_key = jr.split(batch_key)
@@ -242,6 +259,9 @@ def trial(
         pieces = []
         for (rows, _), length in zip(part, task.buckets, strict=True):
             some = Example(arrays.tokens[rows, :length], arrays.lengths[rows], arrays.labels[rows], None)
+            if whole:
+                pieces.append(_mean_probabilities(moves.target_at(state, target), state.points, some))
+                continue
             seen = jax.vmap(lambda example: features(state.shared, example))(some)
             pieces.append(_probabilities(state.points, seen))
         return jnp.concatenate(pieces)
@@ -269,6 +289,16 @@ def trial(
 def _probabilities(points: Points, seen: Float[Array, "rows width"]) -> Float[Array, "rows classes"]:
     outputs = points.reshape(points.shape[0], -1, seen.shape[1])
     return jnp.mean(jax.nn.softmax(jnp.einsum("ncw,rw->nrc", outputs, seen)), axis=0)
+
+
+def _mean_probabilities(target: AbstractTarget, points: Points, examples: Example) -> Float[Array, "rows classes"]:
+    """The same where all weights are particles."""
+
+    def one(point: Float[Array, " d"]) -> Float[Array, "rows classes"]:
+        network = target.constrain(point)
+        return jax.nn.softmax(jax.vmap(lambda example: cells.logits(network, example))(examples))
+
+    return jnp.mean(jax.vmap(one)(points), axis=0)
 
 
 def _labels_and_weights(arrays: Arrays, part: Buckets) -> tuple[Array, Array]:

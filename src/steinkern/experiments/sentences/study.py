@@ -10,6 +10,8 @@ A method's step size, and the damping of the metric where there is one, are chos
 validation part of its training rows; no fold's choice sees its test rows. All methods have the same grid of step sizes,
 the matrix variants three dampings for each. Dropout, the network's step sizes and the readout's average were settled
 with the point estimate on validation rows of three folds, which are test rows of other folds.
+
+With `--all-weights` the weights of the GRU are particles too, and the word vectors alone are shared; see `cells`.
 """
 
 import json
@@ -66,6 +68,7 @@ class Sentences(Study):
             "of the data directory.",
         ] = None,
         folds: Annotated[int, "How many of the ten folds to run."] = FOLDS,
+        all_weights: Annotated[bool, "The GRU's weights are particles too, with KFAC."] = False,
     ) -> Mapping[str, Task]:
         if isinstance(folds, bool) or not isinstance(folds, int) or not 1 <= folds <= FOLDS:
             raise ValueError(f"`--folds` must be a whole number from 1 to {FOLDS}, got {folds!r}.")
@@ -74,7 +77,10 @@ class Sentences(Study):
                 raise ValueError("`--quick` runs on a generated corpus: leave out `--datasets` and `--vectors`.")
             corpus, words = generated()
             quick_folds = range(min(folds, _QUICK_FOLDS))
-            return {QUICK: prepare(corpus, words, quick_folds, epochs=_QUICK_EPOCHS, tables=[(QUICK, len(words))])}
+            tables = [(QUICK, len(words))]
+            return {
+                QUICK: prepare(corpus, words, quick_folds, epochs=_QUICK_EPOCHS, tables=tables, all_weights=all_weights)
+            }
         check_names("--datasets", datasets, TEXTS)
         where = data_directory(data)
         paths = [where / "vectors" / f"{table}.npz" for table in TABLES]
@@ -85,7 +91,7 @@ class Sentences(Study):
             corpus = load_sentences(name, where)
             words, found = word_vectors(corpus.words, paths)
             tables = list(zip(names, found, strict=True))
-            tasks[name] = prepare(corpus, words, range(folds), epochs=EPOCHS, tables=tables)
+            tasks[name] = prepare(corpus, words, range(folds), epochs=EPOCHS, tables=tables, all_weights=all_weights)
         return tasks
 
     def tuning_tasks(self, **options: Any) -> Mapping[str, Task]:
@@ -94,7 +100,7 @@ class Sentences(Study):
         return self.tasks(**options)
 
     def key(self, case: str, method: str, task: Task) -> str:
-        return f"{case}/{method}" + ("" if len(task.folds) == FOLDS else f"/{len(task.folds)} folds")
+        return f"{case}/{method}{_suffix(task)}" + ("" if len(task.folds) == FOLDS else f"/{len(task.folds)} folds")
 
     def made_from(self, method: str, setting: Setting, task: Task) -> dict[str, Any]:
         return {"settings": [setting], "epochs": task.epochs, **task.protocol()}
@@ -141,7 +147,7 @@ class Sentences(Study):
         for damping in DAMPINGS if method in PRECONDITIONED else (None,):
             settings = [without_none(own) for own in grid(step_size=STEP_SIZES, damping=(damping,))]
             per_fold = [{name: [value] * FOLDS for name, value in own.items()} for own in settings]
-            key = f"{case}/{method}" + ("" if damping is None else f"/damping {damping:g}")
+            key = f"{case}/{method}{_suffix(task)}" + ("" if damping is None else f"/damping {damping:g}")
             cells.append(Cell(key, per_fold, {"settings": per_fold, "epochs": task.epochs, **task.protocol()}))
         return cells
 
@@ -172,7 +178,9 @@ class Sentences(Study):
                 "network's step sizes and the average with the point estimate on such rows of three folds, test rows "
                 "of other folds."
             )
-        return self.file("caption.txt").format(folds=folds, words=words, choices=choices)
+        caption = self.file("caption.txt").format(folds=folds, words=words, choices=choices)
+        whole = next(iter(outcome.tasks.values())).all_weights
+        return f"{self.file('all_weights.txt')} {caption}" if whole else caption
 
     def verdicts(self, outcome: Outcome) -> list[str]:
         """Where the mixture stands beside the point estimate, vanilla SVGD, our best, and the paper."""
@@ -202,6 +210,11 @@ class Sentences(Study):
             from .figures import write_dots  # matplotlib may be missing where the runs are made
 
             write_dots(directory / "scores.png", outcome)
+
+
+def _suffix(task: Task) -> str:
+    """What the names of runs end with where all weights are particles."""
+    return "/all weights" if task.all_weights else ""
 
 
 def _readout(method: str) -> str:
