@@ -119,11 +119,11 @@ def sample(
             "result with `resample(key, num_particles, replace=True)`."
         )
     key = as_concrete_key(key)
-    given = _as_target(target)
+    given = as_target_or_model(target)
     if given.sampled_rows(None, None):
         draws = "`target` draws minibatches, and `sample` uses all data in every step: "
         raise RefusalError(Notice("minibatches", draws, Phrase.WHOLE_DATA, "."))
-    starts = _starts(key, given, start)
+    starts = candidate_starts(key, given, start)
     first = next(starts)
     # NumPy keeps the digits that JAX's own precision may not.
     data = jax.tree.map(partial(as_numpy, "data"), with_columns(data))
@@ -166,7 +166,7 @@ class _Run:
     """These points."""
 
 
-def _starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
+def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
     """The start that was given; without one, draws from a model's prior, in the precision of the caller."""
     if start is not None:
         check_not_empty("start", start)
@@ -248,7 +248,7 @@ _MESSAGES = {
 }
 
 
-def _as_target(target: Any) -> AbstractTarget:
+def as_target_or_model(target: Any) -> AbstractTarget:
     """A target as for `fit`, or the posterior of a NumPyro model that takes no arguments."""
     package = str(type(target).__module__).partition(".")[0]
     model = package == "pymc" or (not isinstance(target, AbstractTarget) and _is_numpyro_model(target))
