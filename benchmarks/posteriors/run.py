@@ -1,4 +1,4 @@
-"""Everyday posteriors with nothing tuned: our `sample`, and `fit` without a sampler, beside SVGD, Laplace, Pathfinder and NUTS.
+"""Everyday posteriors with nothing tuned: `sample`, and `fit` without a sampler, beside other methods.
 
     python -m benchmarks.posteriors.run [--targets NAME ...] [--methods NAME ...] [--seeds 3] [--workers 1] [--resume]
 

@@ -293,7 +293,7 @@ BAD = {
     "no start": (["{vector}:f"], "Put `START = ...`"),
     "start and dim": (["{file}:log_density", "--dim", "2"], "`--dim` and the file's `START` exclude each other"),
     "dim": (["{vector}:f", "--dim", "0"], "`--dim` must be a whole number of at least 1, got 0"),
-    "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'auto', 'average'"),
+    "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'auto', 'stein', 'average'"),
     "particles": (["{vector}:f", "--particles", "0"], "`--particles` must be a whole number of at least 1, got 0"),
     "one particle": (
         ["{vector}:f", "--particles", "1"],

@@ -80,7 +80,7 @@ def fit(
         data: a pytree of arrays with a common leading axis, passed to the target; a pandas or polars DataFrame becomes
             a dictionary of its columns. Numbers that JAX's precision cannot hold, such as time stamps in float32, are
             refused; so are rows without a finite log-likelihood.
-        num_steps: the number of steps to take. Without a sampler at most 400 by default, or 15 epochs of minibatches.
+        num_steps: the number of steps to take. Without a sampler at most 400 by default, or 8 epochs of minibatches.
         start: in place of `particles`, one particle's parameters, where the log density is finite. The particles are
             drawn from the nearest Gaussian that is found from there, as in `sample`. A NumPyro or PyMC model needs
             neither.

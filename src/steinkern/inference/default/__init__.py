@@ -4,7 +4,8 @@
    its metric with a step size by a rule;
 2. the run itself, by the loop of every other `fit`;
 3. `held_aside`: chains from the particles, whose means and standard deviations the particles are compared with;
-4. `minibatch`: the same with `batch_size=`, from a Gaussian on a sample of the rows, with scores whose noise is small
+4. `refine`: particles that differ from the chains go on with the mixture kernel, where that brings them nearer;
+5. `minibatch`: the same with `batch_size=`, from a Gaussian on a sample of the rows, with scores whose noise is small
    around its mean.
 """
 

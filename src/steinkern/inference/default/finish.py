@@ -6,19 +6,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.arrays import as_concrete_key
+from ...core.arrays import as_concrete_key, with_columns
 from ...core.notices import Notice, Phrase
 from ...core.particles import Layout
 from ...core.types import Batch, KeyLike, PyTree
 from ...results.result import Result, Status
 from ...samplers.untuned import Untuned
+from ...targets.checks import batch_length
 from ...targets.target import AbstractTarget
 from ..automatic.other_parts import OtherPart, has_been_seen
 from ..automatic.precision import bind, double_precision
 from ..automatic.randomness import generators
 from ..automatic.whitening import Whitening
+from ..end_check import LEAST_BATCHES, SHARE
 from .held_aside import HeldAside, affordable, compare, doubts, run_held_aside
 from .plan import Plan
+from .refine import refine, worth_refining
 
 FAR_SHIFT = 0.15
 """With minibatches: mean scores times standard deviations, 0 at draws, beyond which the particles are reported."""
@@ -42,11 +45,15 @@ def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: in
     spent = spent + np.array([0, 0, 0, result.num_steps])
     if result.status not in (Status.DIVERGED, Status.STOPPED):
         if batch_size is None:
-            result, chains = compare_with_chains(key, result, data, plan.other)
+            result, chains = compare_with_chains(key, result, data, plan.other, refining=True)
             spent = spent + chains
         else:
             result = replace(result, warnings=(*result.warnings, *_doubts_by_identity(result)))
-    cost = dict(zip(("values", "gradients", "hessians", "sequential"), map(int, spent), strict=True))
+    cost: dict[str, float] = dict(zip(("values", "gradients", "hessians", "sequential"), map(int, spent), strict=True))
+    if batch_size is not None:
+        rows = batch_length(with_columns(data))
+        batches = result.num_steps + max(SHARE * result.num_steps, LEAST_BATCHES)  # and those of the check at the end
+        cost["epochs"] = plan.epochs + min(batches * batch_size / rows, result.num_steps * batch_size / rows + 1)
     result = replace(result, settings={**result.settings, "cost": cost})
     if result.warnings and result.status is Status.CONVERGED:
         fails = Notice("at-rest-and-fails", "the particles came to rest, and checks did not pass: see the warnings.")
@@ -55,25 +62,29 @@ def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: in
 
 
 def compare_with_chains(
-    key: KeyLike, result: Result, data: Batch, other: OtherPart | None = None
+    key: KeyLike, result: Result, data: Batch, other: OtherPart | None = None, *, refining: bool = False
 ) -> tuple[Result, np.ndarray]:
-    """A copy of a result with its comparison with chains held aside and their warnings, and what the chains took.
+    """A copy of a result with its comparison with chains held aside and their warnings, and what that took.
 
     Args:
         key: draws what the chains need.
         result: of a run on all data.
         data: of the run.
         other: mass that the particles may not have reached; reported unless the chains meet it.
+        refining: refine particles that differ from the chains by the mixture kernel, where that helps.
     """
     d = result.points.shape[1]
     if not affordable(d):
         return replace(result, warnings=(*result.warnings, _not_compared(d))), np.zeros(4, int)
     held = hold_chains(key, result.target, result, data)
-    comparison = compare(np.asarray(result.points, np.float64), held)
+    comparison, spent = compare(np.asarray(result.points, np.float64), held), held.spent
+    if refining and worth_refining(result, comparison):
+        result, more = refine(key, result, data, held)
+        comparison, spent = compare(np.asarray(result.points, np.float64), held), spent + more
     warnings = (*result.warnings, *doubts(comparison, held, _names(result)))
     if other is not None and not has_been_seen(other, held.draws.points):
         warnings = (*warnings, other.notice())
-    return replace(result, comparison=comparison, warnings=warnings), held.spent
+    return replace(result, comparison=comparison, warnings=warnings), spent
 
 
 def hold_chains(key: KeyLike, target: AbstractTarget, result: Result, data: Batch) -> HeldAside:

@@ -17,7 +17,7 @@ from ...targets.target import AbstractTarget, Posterior
 from ..automatic.start import find_start
 from ..automatic.whitening import Whitening, eigh
 
-SAMPLE = 1000
+SAMPLE = 500
 """The least number of rows in the sample on which the first Gaussian is found; 20 a coordinate where that is more."""
 MOST_DIMENSIONS = 200
 """The most coordinates for which the Hessian on all rows is computed."""
@@ -37,7 +37,9 @@ class Centre:
     sample: Batch
     """The rows of the sample."""
     spent: np.ndarray
-    """Values, gradients, Hessians and batches of them, in units of all rows; a part of a pass counts as a pass."""
+    """Values, gradients, Hessians and batches of them, on the sample or on all rows."""
+    epochs: float
+    """Rows that were visited, in units of all rows: the batches on the sample, and passes over all rows."""
     warnings: tuple[Notice, ...]
 
     def target_of(self, given: AbstractTarget) -> CentredPosterior:
@@ -78,11 +80,11 @@ def centre_on_rows(
     if found.problem is not None:
         raise RefusalError(found.problem)
     point, whitening = found.nearest.mean, found.nearest.whitening
-    spent = found.spent * size // rows + 1
+    spent, epochs = found.spent, float(found.spent[3]) * size / rows
     warnings: tuple[Notice, ...] = ()
     for turn in range(_PASSES):
         gradient, hessian, slope, curvature = _derivatives(target, point, data)
-        spent = spent + np.array([0, 1, 1, 1])
+        spent, epochs = spent + np.array([0, 1, 1, 1]), epochs + 1
         values, _ = eigh(curvature)
         if np.isfinite(values).all() and values[0] > 1e-10 * values[-1]:
             whitening = Whitening.of_precision(curvature)
@@ -103,7 +105,7 @@ def centre_on_rows(
                 ", or leave it out.",
             ),
         )
-    return Centre(point, gradient, hessian, whitening, sample, spent, warnings)
+    return Centre(point, gradient, hessian, whitening, sample, spent, epochs, warnings)
 
 
 def _derivatives(

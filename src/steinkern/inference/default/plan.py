@@ -30,7 +30,7 @@ from .minibatch import centre_on_rows
 
 STEPS = 400
 """The most steps of a run without a sampler; most come to rest before."""
-MOST_EPOCHS = 15
+MOST_EPOCHS = 8
 """The most passes over the data in the steps of a run with minibatches."""
 PARTICLES = 100
 _HALVINGS = 40  # of the distance from a first particle to the Gaussian's mean, until the density there is finite
@@ -54,6 +54,8 @@ class Plan:
     spent: np.ndarray
     """Values, gradients, Hessians and batches of them, up to the first step."""
     warnings: tuple[Notice, ...] = ()
+    epochs: float = 0.0
+    """With minibatches: passes over the data up to the first step."""
 
 
 def make_plan(
@@ -86,7 +88,8 @@ def make_plan(
     """
     key, given = as_concrete_key(key), as_target_or_model(target)
     steps = STEPS if num_steps is None else as_count("num_steps", num_steps)
-    if isinstance(particles, Result) and isinstance(particles.sampler, Untuned) and sampler is None:
+    continued = isinstance(particles, Result) and isinstance(particles.sampler, Untuned) and sampler is None
+    if continued and batch_size is None:
         return Plan(given, given, particles.sampler, particles, steps, True, None, np.zeros(4, int))
     if given.sampled_rows(None, None):
         draws = "`target` draws minibatches, and a fit without a sampler needs all data: "
@@ -190,7 +193,10 @@ def _plan_minibatches(
     chosen = sampler if sampler is not None else untuned_sampler(centred.whitening, steps)
     followed = given if sampler is not None else centred.target_of(given)
     first_particles = particles if particles is not None else drawn
-    return Plan(given, followed, chosen, first_particles, steps, sampler is None, None, centred.spent, centred.warnings)
+    return Plan(
+        given, followed, chosen, first_particles, steps, sampler is None, None, centred.spent,
+        centred.warnings, centred.epochs,
+    )  # fmt: skip
 
 
 def _rows_of(particles: PyTree) -> Iterator[PyTree]:
