@@ -45,7 +45,7 @@ def test_the_step_stays_within_its_limits():
 
 def test_an_affine_kernel_rests_where_steins_identity_holds_for_linear_functions():
     x = jr.normal(jr.key(0), (40, 3))
-    x = x - x.mean(axis=0)
+    x = x - x.mean(axis=0, keepdims=True)
     u = x @ jnp.linalg.inv(jnp.linalg.cholesky(x.T @ x / 40)).T  # covariance I
     kernel = sk.Affine().adapt(u)
     at_rest = kernel.velocity(u, sk.Scored.uniform(u, -u))
@@ -55,8 +55,8 @@ def test_an_affine_kernel_rests_where_steins_identity_holds_for_linear_functions
 
 
 def logistic_posterior(rows):
-    features = np.random.default_rng(0).standard_normal((rows, 2)).astype(np.float32)
-    labels = (np.random.default_rng(1).random(rows) < 1 / (1 + np.exp(-features @ [1.0, -0.5]))).astype(np.float32)
+    features = np.random.default_rng(0).standard_normal((rows, 2))
+    labels = (np.random.default_rng(1).random(rows) < 1 / (1 + np.exp(-features @ [1.0, -0.5]))).astype(float)
 
     def log_prior(x):
         return -0.5 * jnp.sum(x**2)
@@ -76,7 +76,7 @@ def test_a_centred_posterior_is_unbiased_and_quiet_near_its_centre():
         return jnp.sum(plain.log_examples(x, data))
 
     centred = centre_posterior(plain, centre, jax.grad(total)(centre), jax.hessian(total)(centre))
-    points = centre + jnp.array([[0.0, 0.0], [0.1, -0.1], [0.5, 0.3]])
+    points = centre[None] + jnp.array([[0.0, 0.0], [0.1, -0.1], [0.5, 0.3]])
     batches = [jax.tree.map(lambda leaf, i=i: leaf[i : i + 6], data) for i in range(0, 60, 6)]
     by_batch, noisy = (np.stack([each.scores(points, batch) for batch in batches]) for each in (centred, plain))
     np.testing.assert_allclose(by_batch.mean(axis=0), plain.scores(points, data), rtol=1e-4, atol=1e-3)
@@ -107,8 +107,7 @@ def test_arguments_that_do_not_go_together_are_refused_by_name(name):
 def test_particles_of_a_gaussian_have_its_moments_and_say_so():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with jax.enable_x64(True):
-            result = sk.fit(jr.key(0), gaussian, start=np.zeros(2), num_particles=40, progress=False)
+        result = sk.fit(jr.key(0), gaussian, start=np.zeros(2), num_particles=40, progress=False)
     assert result.status is sk.Status.CONVERGED
     points = np.asarray(result.points)
     np.testing.assert_allclose((points.mean(axis=0) - [3, -200]) / [1e-3, 100], 0, atol=0.02)
@@ -135,7 +134,7 @@ def test_wrong_particles_differ_from_the_chains_held_aside():
         return -0.5 * jnp.sum(x**2)
 
     x = jr.normal(jr.key(0), (100, 2))
-    particles = (x - x.mean(axis=0)) / x.std(axis=0)
+    particles = (x - x.mean(axis=0, keepdims=True)) / x.std(axis=0, keepdims=True)
     for moved in (0.5 * particles, particles + 1.0):
         result = sk.fit(jr.key(1), standard, sk.svgd(), moved, num_steps=1, progress=False)
         compared, _ = compare_with_chains(jr.key(2), result, None)

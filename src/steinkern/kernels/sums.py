@@ -1,36 +1,44 @@
 """Sums of kernels, and the kernel of affine velocities."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..core.particles import Scored
-from ..core.types import Matrix, Points, Vector, cast_like
+from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_positive
 from .matrix import AbstractMatrixKernel, Linear, as_matrix_kernel
 
 
 class Affine(AbstractMatrixKernel):
-    """K(x, y) = (1 + (x − c)ᵀ(y − c)) I, whose velocities are affine functions of x.
+    """K(x, y) = w (1 + (x − c)ᵀ(y − c)) I, whose velocities are affine functions of x.
 
     Particles are at rest where E[s] = 0 and E[(x − c) sᵀ] = −I, Stein's identity for constant and linear functions. A
     Gaussian target then has exactly the particles' mean and covariance (Liu and Wang, 2018).
 
     Args:
         centre: c; the mean of the particles by default, which `adapt` computes.
+        weight: w, relative to other kernels in a `Sum`.
     """
 
     centre: Float[Array, " d"] | None = None
+    weight: Any = eqx.field(default=1.0, converter=as_number)
+
+    def __check_init__(self) -> None:
+        check_positive("weight", self.weight)
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         centre = self._centre(x)
-        return Linear()(x - centre, y - centre)
+        return cast_like(self.weight, x) * Linear()(x - centre, y - centre)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        centre = self._centre(at)
-        return Linear().velocity(at - centre, Scored(source.points - centre, source.scores, source.weights))
+        centre = self._centre(at)[None, :]
+        centred = Scored(source.points - centre, source.scores, source.weights)
+        return cast_like(self.weight, at) * Linear().velocity(at - centre, centred)
 
     def adapt(self, points: Points) -> "Affine":
-        return Affine(jnp.mean(points, axis=0)) if self.centre is None else self
+        return Affine(jnp.mean(points, axis=0), self.weight) if self.centre is None else self
 
     @property
     def rotation_invariant(self) -> bool:
