@@ -127,6 +127,7 @@ def test_a_funnel_is_not_answered_in_silence():
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 def test_wrong_particles_differ_from_the_chains_held_aside():
     from steinkern.inference.default import compare_with_chains
 

@@ -18,7 +18,7 @@ from .sampler import AbstractSampler, Info, make_info, root_mean_square
 
 AT_REST = 1e-3
 """The root mean square of the whitened velocity, in standard deviations a unit step, below which particles rest."""
-AFFINE_WEIGHT = 0.3
+AFFINE_WEIGHT = 0.1
 """Of affine velocities beside those of the inverse multiquadric."""
 FIRST_STEP = 0.3
 LARGEST_STEP = 3.0
