@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 import steinkern as sk
+from steinkern.inference.automatic.chains import Draws
+from steinkern.inference.automatic.convergence import mixing
+from steinkern.inference.default.held_aside import HeldAside, compare, doubts
+from steinkern.inference.default.refine import worst_difference
 from steinkern.samplers.untuned import LARGEST_STEP, LEAST_STEP, UntunedState, _next_log_step
 from steinkern.targets.centred import centre_posterior
 
@@ -82,6 +86,46 @@ def test_a_centred_posterior_is_unbiased_and_quiet_near_its_centre():
     np.testing.assert_allclose(by_batch.mean(axis=0), plain.scores(points, data), rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(by_batch[:, 0], by_batch[:1, 0].repeat(10, axis=0), atol=1e-3)  # no noise at the centre
     assert (by_batch[:, 1].std(axis=0) < 0.05 * noisy[:, 1].std(axis=0)).all()
+
+
+def held_aside(points):
+    """Chains that were at these points, axes (transition, chain, coordinate), and accepted every move."""
+    t, n, _ = points.shape
+    ones = np.ones((t, n))
+    draws = Draws(points, ones, -points, ones, np.ones(t, int), np.zeros(t, int), np.ones(t))
+    return HeldAside(draws, mixing(points), np.array([0, t * n, 0, t]))
+
+
+def test_a_comparison_tells_differences_of_moments_in_units_of_the_chains():
+    chains = 3 + 2 * np.random.default_rng(0).standard_normal((50, 100, 2))
+    held, draws = held_aside(chains), chains.reshape(-1, 2)
+    unit = np.random.default_rng(1).standard_normal((40, 2))
+    unit = (unit - unit.mean(axis=0)) / unit.std(axis=0)
+    alike = unit * draws.std(axis=0) + draws.mean(axis=0)
+    comparison = compare(alike, held)
+    np.testing.assert_allclose(comparison.mean_differences, 0, atol=1e-12)
+    np.testing.assert_allclose(comparison.sd_ratios, 1, atol=1e-12)
+    np.testing.assert_allclose(comparison.mean_errors, held.seen.mean_error)
+    assert not list(doubts(comparison, held, ["a", "b"]))
+    assert worst_difference(comparison) == pytest.approx(0, abs=1e-12)
+    moved = compare(alike + draws.std(axis=0) * [0.0, 0.5], held)
+    np.testing.assert_allclose(moved.mean_differences, [0, 0.5], atol=1e-12)
+    (notice,) = doubts(moved, held, ["a", "b"])
+    assert notice.code == "beside-chains"
+    assert "'b'" in notice
+    assert "call `sample`" in notice
+    narrow = compare(draws.mean(axis=0) + 0.5 * (alike - draws.mean(axis=0)), held)
+    assert [notice.code for notice in doubts(narrow, held, ["a", "b"])] == ["beside-chains"]
+    assert worst_difference(narrow) == pytest.approx(np.log(2))
+
+
+def test_chains_that_do_not_move_cannot_tell():
+    starts = np.random.default_rng(0).standard_normal((1, 100, 2))
+    chains = starts + 0.1 * np.random.default_rng(1).standard_normal((50, 100, 2))
+    held = held_aside(chains)
+    codes = [notice.code for notice in doubts(compare(starts[0], held), held, ["a", "b"])]
+    assert len(codes) == 1
+    assert codes[0] in ("slow-chains", "modes-apart")
 
 
 REFUSED = {
