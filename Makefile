@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 CHECKED := --jaxtyping-packages=steinkern,tests.checker.check
 
 .PHONY: help setup demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
-.PHONY: bench-first bench-networks examples distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-scaling wheel docs docs-serve clean
+.PHONY: bench-first bench-networks examples distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-minibatch bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -36,6 +36,7 @@ help:
 	@echo "make docs-pictures  run the code on the pages of the docs and put the pictures it makes into docs/images"
 	@echo "make examples   run the notebooks of examples/ and store their outputs in them; five minutes"
 	@echo "make docs       build the documentation into out/docs; make docs-serve shows it while you write"
+	@echo "make bench-minibatch  posteriors by minibatches: fit without a sampler beside SGLD, pSGLD, SVI and SVGD"
 	@echo "make bench-versions BEFORE=COMMIT  steps and first calls of two versions, in turn"
 	@echo "make distributions  build the source distribution and the wheel into dist/"
 	@echo "make wheel      build the wheel, install it in a clean environment, use it and its command, and time its import"
@@ -131,6 +132,9 @@ bench-gpu: setup
 
 bench-posteriors: setup
 	$(BIN)/python -m benchmarks.posteriors.run --workers $$(nproc)
+
+bench-minibatch: setup
+	$(BIN)/python -m benchmarks.minibatch
 
 bench-versions: setup
 	git worktree add --force --detach out/before $(BEFORE)

@@ -22,7 +22,7 @@ import numpyro.distributions as dist
 import optax
 
 import steinkern as sk
-from steinkern.cli.sampling import sampler_for
+from steinkern.cli.methods import sampler_for
 from steinkern.core.files import environment
 from steinkern.experiments.tables import Row, write_results
 from steinkern.experiments.toy.targets import TARGETS

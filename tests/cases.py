@@ -100,6 +100,8 @@ KERNEL_CASES = [
     KernelCase("isotropic imq", 3, lambda key: sk.Isotropic(sk.IMQ(0.7, exponent=-0.3))),
     KernelCase("isotropic rbf, one dimension", 1, lambda key: sk.Isotropic(sk.RBF(0.4))),
     KernelCase("linear", 3, lambda key: sk.Linear(0.8)),
+    KernelCase("affine", 3, lambda key: sk.Affine(jnp.array([0.3, -0.2, 0.5]))),
+    KernelCase("sum", 3, lambda key: sk.Sum((sk.IMQ(0.7), sk.Affine(jnp.array([0.3, -0.2, 0.5]), 0.4)))),
     KernelCase("preconditioned, dense", 3, lambda key: sk.Preconditioned(sk.Isotropic(sk.RBF(1.3)), _dense(key, 3))),
     KernelCase("preconditioned, imq", 3, lambda key: sk.Preconditioned(sk.Isotropic(sk.IMQ(1.3)), _dense(key, 3))),
     KernelCase("preconditioned, linear", 3, lambda key: sk.Preconditioned(sk.Linear(), _symmetric(key, 3))),

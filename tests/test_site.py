@@ -220,6 +220,7 @@ def test_the_counts_of_untuned_methods_are_those_of_the_benchmark():
 
     names = {
         "ours": "`sample`",
+        "stein": "`fit` without",
         "nuts": "NUTS, as many",
         "laplace": "Laplace",
         "pathfinder": "Pathf",

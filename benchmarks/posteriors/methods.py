@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -64,6 +65,19 @@ def ours(target: Target, key: Any) -> Outcome:
         points.mean(0), points.std(0), cost.gradients, cost.hessians, cost.values, cost.sequential,
         tuple(result.warnings),
     )  # fmt: skip
+
+
+def stein(target: Target, key: Any, particles: int = PARTICLES) -> Outcome:
+    """`fit` without a sampler: Matrix-SVGD with everything chosen, and its comparison with chains."""
+    start = jnp.asarray(target.start)
+    try:
+        result = sk.fit(
+            key, target.log_density, start=start, num_particles=particles, record_every=100, progress=False, throw=False
+        )  # fmt: skip
+    except ValueError as error:  # no Gaussian was found
+        return _failed(target, str(error))
+    points, cost = np.asarray(result.points), result.settings["cost"]
+    return Outcome(points.mean(0), points.std(0), warnings=tuple(result.warnings), **cost)
 
 
 def svgd(target: Target, key: Any) -> Outcome:
@@ -128,6 +142,10 @@ def nuts(target: Target, key: Any, budget: int, warmup_gradients: int) -> Outcom
 
 METHODS: dict[str, Callable[[Target, Any], Outcome]] = {
     "ours": ours,
+    "stein": stein,
+    "stein-20": partial(stein, particles=20),
+    "stein-50": partial(stein, particles=50),
+    "stein-500": partial(stein, particles=500),
     "svgd": svgd,
     "laplace": laplace,
     "pathfinder": pathfinder_moments,

@@ -1,4 +1,4 @@
-"""Everyday posteriors with nothing tuned: our `sample` beside SVGD, Laplace, Pathfinder and NUTS.
+"""Everyday posteriors with nothing tuned: `sample`, and `fit` without a sampler, beside other methods.
 
     python -m benchmarks.posteriors.run [--targets NAME ...] [--methods NAME ...] [--seeds 3] [--workers 1] [--resume]
 
@@ -75,6 +75,8 @@ def rows_of(target: Target, method: str, outcomes: Sequence[Outcome], reference:
     ]
     for name in ("evaluations", "gradients", "hessians", "values", "sequential", "seconds"):
         columns[name] = [float(getattr(outcome, name)) for outcome in outcomes]
+    for name, outcome in zip(("first_seconds", "second_seconds"), outcomes, strict=False):
+        columns[name] = [outcome.seconds]  # with compilation, and without
     return [Row.over(values, target.name, method, metric) for metric, values in columns.items()]
 
 

@@ -67,10 +67,13 @@ if TYPE_CHECKING:  # for type checkers and editors; the table of `_exports` is w
     from .kernels.scalar import IMQ as IMQ
     from .kernels.scalar import RBF as RBF
     from .kernels.scalar import AbstractScalarKernel as AbstractScalarKernel
+    from .kernels.sums import Affine as Affine
+    from .kernels.sums import Sum as Sum
     from .results import plot as plot
     from .results.class_probabilities import ClassCalibration as ClassCalibration
     from .results.class_probabilities import ClassProbabilities as ClassProbabilities
     from .results.combine import combine as combine
+    from .results.comparison import Comparison as Comparison
     from .results.importance import PSIS as PSIS
     from .results.importance import gaussian_psis as gaussian_psis
     from .results.importance import psis as psis
@@ -108,6 +111,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the table of `_exports` is w
     from .samplers.stein import matrix_svgd as matrix_svgd
     from .samplers.stein import svgd as svgd
     from .samplers.stein import svn as svn
+    from .samplers.untuned import Untuned as Untuned
     from .targets import initial as initial
     from .targets import models as models
     from .targets.curvature import AbstractCurvature as AbstractCurvature

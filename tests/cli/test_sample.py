@@ -115,6 +115,51 @@ def test_a_log_density_becomes_particles_and_a_page(finished):
 
 
 @pytest.mark.thorough
+def test_stein_tunes_nothing_is_compared_with_chains_and_goes_on(file, tmp_path):
+    line = ("sample", f"{file}:log_density", "--method", "stein", "--particles", "20", "--out", str(tmp_path / "p.npz"))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        done = run(*line)
+        assert done.exit_code == 0, done.output
+        with np.load(tmp_path / "p.npz") as particles:
+            first = dict(particles)
+        again = run(*line, "--resume")
+    assert first["mean"].shape == (20, 2)
+    assert "chains held aside" in done.output
+    assert again.exit_code == 0, again.output
+    with np.load(tmp_path / "p.npz") as particles:
+        np.testing.assert_array_equal(particles["mean"], first["mean"])
+
+
+SCHOOLS = """
+import jax.numpy as jnp
+
+EFFECTS = jnp.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = jnp.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+def log_density(x):
+    mean, log_spread, own = x[0], x[1], x[2:]
+    spread = jnp.exp(log_spread)
+    prior = -0.5 * (mean / 5) ** 2 - jnp.log1p((spread / 5) ** 2) + log_spread - 0.5 * jnp.sum(own**2)
+    return prior - 0.5 * jnp.sum(((EFFECTS - mean - spread * own) / ERRORS) ** 2)
+"""
+
+
+@pytest.mark.thorough
+def test_a_mixture_that_is_beside_the_target_says_so(tmp_path):
+    path = tmp_path / "schools.py"
+    path.write_text(SCHOOLS)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        done = run(
+            "sample", f"{path}:log_density", "--dim", "10", "--method", "mixture", "--steps", "100", "--particles",
+            "40", "--out", str(tmp_path / "out" / "p.npz"),
+        )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    with np.load(tmp_path / "out" / "p.npz") as particles:
+        spread = float(np.exp(particles["x"][:, 1]).mean())
+    assert "Warning:" in done.output or 2.5 < spread < 5, done.output
+
+
+@pytest.mark.thorough
 def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         done = run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
@@ -336,7 +381,7 @@ BAD = {
     "no start": (["{vector}:f"], "Put `START = ...`"),
     "start and dim": (["{file}:log_density", "--dim", "2"], "`--dim` and the file's `START` exclude each other"),
     "dim": (["{vector}:f", "--dim", "0"], "`--dim` must be a whole number of at least 1, got 0"),
-    "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'auto', 'average'"),
+    "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'auto', 'stein', 'average'"),
     "particles": (["{vector}:f", "--particles", "0"], "`--particles` must be a whole number of at least 1, got 0"),
     "one particle": (
         ["{vector}:f", "--particles", "1"],

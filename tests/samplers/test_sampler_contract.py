@@ -51,6 +51,7 @@ SAMPLERS = [
         "average, diagonal, decayed, refreshed",
         lambda n, d: sk.matrix_svgd("average", sk.Hessian(diagonal=True), decay=0.9, refresh_every=3),
     ),
+    SamplerCase("untuned", lambda n, d: sk.Untuned(sk.DenseMetric.of(2.0 * jnp.eye(d)), 100)),
     SamplerCase("mixture", lambda n, d: sk.matrix_svgd("mixture", sk.Hessian())),
     SamplerCase(
         "mixture, anchors by number, refreshed",

@@ -12,6 +12,8 @@ from ..results.result import Result
 NAME = "run.json"
 AUTO = "auto"
 """The default method, that of `steinkern.sample`, which keeps no checkpoints."""
+STEIN = "stein"
+"""`steinkern.fit` without a sampler, which stops by itself and keeps checkpoints."""
 PAGE = "index.html"
 _LARGEST = 2**20  # the most bytes of a run.json
 TARGET = "FILE.py:NAME"

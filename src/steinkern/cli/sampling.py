@@ -1,57 +1,32 @@
 """`steinkern sample`: draws particles from a target in a Python file, and writes a page about them."""
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import jax.random as jr
-import numpy as np
-import optax
 import typer
 
 from ..core.checkpoint import CheckpointError, OtherRunError, newest, remove_run
 from ..core.compilation_cache import switch_on_by_environment
 from ..core.files import DirectoryLock, machine_memory, prepare_directory
 from ..core.terminal import say
-from ..core.types import SteinWarning, check_choice, check_count
+from ..core.types import check_choice, check_count
 from ..inference.arguments import as_count
-from ..inference.automatic import sample as sample_automatically
-from ..inference.fit import fit
-from ..kernels.scalar import IMQ
-from ..results.result import DivergedError, Result, Status
+from ..results.result import Result, Status
 from ..results.summary import table_lines
-from ..samplers.sampler import AbstractSampler
-from ..samplers.stein import matrix_svgd, svgd, svn
-from ..targets.curvature import Hessian
 from . import run
+from .methods import run_automatically, run_sampler, run_untuned, sampler_for
 from .outputs import Outputs
-from .run import AUTO
+from .run import AUTO, STEIN
 from .target import Loaded, load
-from .words import refusals_reworded, reworded
+from .words import reworded
 
-METHODS = (AUTO, "average", "mixture", "vanilla", "svn")
+METHODS = (AUTO, STEIN, "average", "mixture", "vanilla", "svn")
 _STEPS = 1000
-_LINES = 100  # about the number of records in the history
-_MOST_NUMBERS = 100_000  # with more numbers in the particles, the history does not keep them
 _SHOWN = 20  # rows of the summary on the terminal
 _LARGEST_SEED = 2**63 - 2  # the next seed draws predictions
-
-
-def sampler_for(method: str, num_steps: int) -> AbstractSampler:
-    """The sampler of a `--method` other than auto, with the IMQ kernel and a cosine decay of the step size to 0.
-
-    The heavy tails of the IMQ keep the spread that an RBF with the median bandwidth loses, and the decay lets the
-    particles converge. With a metric the velocity has the units of the parameters, so the step size starts at 1;
-    without one Adam adapts the scale.
-    """
-    if method == "vanilla":
-        return svgd(IMQ(), optax.adam(optax.cosine_decay_schedule(0.1, num_steps)))
-    optimiser = optax.sgd(optax.cosine_decay_schedule(1.0, num_steps))
-    if method == "svn":
-        return svn(Hessian(), IMQ(), optimiser)
-    return matrix_svgd("average" if method == "average" else "mixture", Hessian(), IMQ(), optimiser)
 
 
 def sample(
@@ -63,7 +38,7 @@ def sample(
     ] = Path("out/sample/particles.npz"),
     particles: Annotated[int, typer.Option(help="How many.")] = 100,
     steps: Annotated[
-        int | None, typer.Option(help=f"How many, {_STEPS} by default; auto stops by itself and takes none.")
+        int | None, typer.Option(help=f"How many, {_STEPS} by default; auto takes none, stein at most so many.")
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = AUTO,
     seed: Annotated[int, typer.Option(help="The same seed, the same particles.")] = 0,
@@ -98,10 +73,12 @@ def sample(
     Ctrl-C ends a run with what it has.
 
     Methods: auto needs no tuning, stops by itself and reports its quality: it fits a Gaussian, runs chains from it,
-    and computes particles from their draws. The others move particles for --steps steps with the IMQ kernel and a step
-    size that falls to 0: average, Matrix-SVGD with the mean Hessian as metric; mixture, with one around every particle;
-    vanilla, SVGD without a metric; svn, Stein variational Newton. They keep checkpoint/ beside --out. After Ctrl-C the
-    same command with --resume continues, with the same result as without the interruption.
+    and computes particles from their draws. stein needs no tuning either: it moves particles of that Gaussian by
+    Matrix-SVGD until they rest. The others move particles for --steps steps with the IMQ kernel and a step size that
+    falls to 0: average, Matrix-SVGD with the mean Hessian as metric; mixture, with one around every particle; vanilla,
+    SVGD without a metric; svn, Stein variational Newton. All but auto compare their particles with chains at the end,
+    from 100 steps on, and keep checkpoint/ beside --out. After Ctrl-C the same command with --resume continues, with
+    the same result as without the interruption.
 
     Exit codes: 0 the run ended, 1 it diverged (the last particles are written), 2 wrong input, 3 an unexpected error,
     130 it was interrupted.
@@ -124,7 +101,7 @@ def sample(
             f"`{'--resume' if resume else '--steps'}` does not go with --method auto, which stops by itself and keeps "
             "no checkpoints. Leave it out, or name another method, such as --method average."
         )
-    if method != AUTO:
+    if method not in (AUTO, STEIN):
         steps = _STEPS if steps is None else steps
     outputs = Outputs.of(out)
     options = {
@@ -161,10 +138,13 @@ def _sample_into(outputs: Outputs, loaded: Loaded, options: dict[str, Any], resu
     elif method != AUTO:  # runs of auto cannot be resumed
         run.write(directory, options, outputs.files)
     try:
-        if steps is None:
-            result, failed = _run_automatically(loaded, particles, seed)
+        if method == AUTO:
+            result, failed = run_automatically(loaded, particles, seed)
+        elif method == STEIN:
+            result, failed = run_untuned(loaded, checkpoint, particles, steps, seed)
         else:
-            result, failed = _run(loaded, sampler_for(method, steps), checkpoint, particles, steps, seed)
+            assert steps is not None
+            result, failed = run_sampler(loaded, sampler_for(method, steps), checkpoint, particles, steps, seed)
     except KeyboardInterrupt:
         kept = method != AUTO and newest(checkpoint) is not None
         say(f"Interrupted: {_way_on(restart) if kept else 'there was nothing to keep yet'}.")
@@ -193,7 +173,8 @@ def _sample_into(outputs: Outputs, loaded: Loaded, options: dict[str, Any], resu
         raise typer.Exit(1)
     if result.status is Status.STOPPED:
         if method != AUTO:
-            say(f"Interrupted after {result.num_steps} of {steps} steps: {_way_on(restart)}.")
+            of = "" if steps is None else f" of {steps}"
+            say(f"Interrupted after {result.num_steps}{of} steps: {_way_on(restart)}.")
         raise typer.Exit(130)
 
 
@@ -235,42 +216,6 @@ def _checkpoint(directory: Path, resume: bool, restart: bool, method: str) -> Pa
             "go on with it, --restart to begin anew in its place, or an --out in another directory."
         )
     return place
-
-
-def _run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Result, bool]:
-    """Run `steinkern.sample`; the result, and whether the run diverged."""
-    key, start_key = jr.split(jr.key(seed))
-    start = loaded.start
-    if callable(start) or loaded.target.has_prior:
-        start = jax.tree.map(lambda leaf: leaf[0], loaded.particles(start_key, 1))
-    with warnings.catch_warnings(), refusals_reworded():
-        warnings.simplefilter("ignore", SteinWarning)
-        result = sample_automatically(key, loaded.target, start, particles, loaded.data, throw=False)
-    return result, result.status is Status.DIVERGED
-
-
-def _run(
-    loaded: Loaded, sampler: AbstractSampler, checkpoint: Path, particles: int, steps: int, seed: int
-) -> tuple[Result, bool]:
-    """Run `fit`; the result, and whether the run diverged. Its warnings go to the page and the terminal instead."""
-    loop_key, start_key = jr.split(jr.key(seed))
-    start = loaded.particles(start_key, particles)
-    numbers = sum(int(np.size(leaf)) for leaf in jax.tree_util.tree_leaves(start))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SteinWarning)  # the result repeats them, one line each
-        try:
-            result = fit(
-                loop_key, loaded.target, sampler, start, loaded.data,
-                num_steps=steps,
-                record_every=max(1, steps // _LINES),
-                record_particles=numbers <= _MOST_NUMBERS,
-                checkpoint=checkpoint,
-                every=max(1, steps // 20),
-                progress=None,
-            )  # fmt: skip
-        except DivergedError as diverged:
-            return diverged.result, True
-    return result, False
 
 
 def _say(result: Result, outputs: Outputs) -> None:

@@ -13,6 +13,7 @@ from ..kernels.scalar import IMQ
 from ..samplers.half_bayesian import HalfBayesian
 from ..samplers.kernel_rule import AnchorMixture, AverageMetric
 from ..samplers.stein import SVN
+from ..samplers.untuned import Untuned
 from .run import Run
 
 AT_REST = 0.1
@@ -97,6 +98,9 @@ def _noise(run: Run) -> Iterator[Fragment]:
 
 def _onwards(run: Run) -> Iterator[Fragment]:
     """Advice for particles that are still moving towards the target."""
+    if isinstance(run.sampler, Untuned):  # whose step size is no choice of the caller's
+        yield Phrase.MORE_STEPS
+        return
     velocities = np.asarray(run.recorder.lines().info.velocity_norm, np.float64)
     if len(velocities) > 1 and velocities[-1] > GROWN * velocities[0]:
         yield Phrase.LOWER_GROWN_RATE
@@ -113,7 +117,7 @@ def _chains(run: Run) -> Iterator[Fragment]:
 
 
 def _has_metric(run: Run) -> bool:
-    return any(_has(run, kind) for kind in (AverageMetric, AnchorMixture, SVN))
+    return any(_has(run, kind) for kind in (AverageMetric, AnchorMixture, SVN, Untuned))
 
 
 def _has(run: Run, kind: type) -> bool:

@@ -25,6 +25,32 @@ def check_functions(sampler: Any, tempering: Any, callback: Any) -> None:
         check_callable("tempering", tempering, "a schedule, a function of the step")
 
 
+def check_start(
+    sampler: Any, particles: Any, start: Any, num_particles: Any, num_steps: Any, mesh: Any, tempering: Any
+) -> None:
+    """Raise unless the arguments say where a run begins, and how long it is where they name a sampler."""
+    if particles is not None and (start is not None or num_particles is not None):
+        other = "start" if start is not None else "num_particles"
+        raise ValueError(
+            f"`particles` and `{other}` exclude each other, got both: give particles, or one particle's parameters as "
+            "`start` with `num_particles`."
+        )
+    if sampler is not None:
+        if num_steps is None:
+            raise ValueError("`num_steps` is missing: a fit with a sampler needs the number of steps to take.")
+        return
+    if mesh is not None:
+        raise ValueError(
+            "`mesh` needs a `sampler`: without one, chains on one device check the particles. Give a sampler such as "
+            "`steinkern.svgd()`, or leave `mesh` out."
+        )
+    if tempering is not None:
+        raise ValueError(
+            "`tempering` needs a `sampler`: without one, particles start around the target itself. Give a sampler such "
+            "as `steinkern.svgd()`, or leave `tempering` out."
+        )
+
+
 def as_count(name: str, value: Any) -> int:
     """A number of steps or examples as an `int`, from an integer of Python or NumPy."""
     check_count(name, value)

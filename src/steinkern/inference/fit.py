@@ -18,7 +18,8 @@ from ..results.result import DivergedError, Faults, History, Result, Status
 from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget
 from . import run_warnings
-from .arguments import as_count, as_number, as_switch, as_tolerance, check_checkpoint, check_functions
+from .arguments import as_count, as_number, as_switch, as_tolerance, check_checkpoint, check_functions, check_start
+from .default import finish, make_plan
 from .distributed import loss_of_a_process
 from .drive import Ending, drive
 from .end_check import EndCheck, check_end, outcome
@@ -33,11 +34,13 @@ _EVERY = 1000  # steps between two checkpoints
 def fit(
     key: KeyLike,
     target: AbstractTarget | LogDensityFunction,
-    sampler: AbstractSampler,
-    particles: PyTree,
+    sampler: AbstractSampler | None = None,
+    particles: PyTree = None,
     data: Batch = None,
     *,
-    num_steps: int,
+    num_steps: int | None = None,
+    start: PyTree = None,
+    num_particles: int | None = None,
     batch_size: int | None = None,
     record_every: int = 1,
     record_particles: bool = False,
@@ -53,6 +56,14 @@ def fit(
 ) -> Result:
     """Move `particles` towards the target for `num_steps` steps.
 
+    Without a sampler everything is chosen: Matrix-SVGD in the metric of the Gaussian nearest to the target, with a step
+    size by a rule, until the particles rest. They are then compared with chains held aside: see `result.comparison` and
+    `result.warnings`.
+
+    ```python
+    result = sk.fit(jax.random.key(0), log_density, start=jnp.zeros(3))
+    ```
+
     The loop is compiled with the data as its arguments, and the random key of step t depends only on t. Recording, a
     callback, a checkpoint and continuing an earlier result therefore do not change the numbers. Another fit with the
     same functions, sampler and shapes needs no compilation. Ctrl-C ends the run within a fraction of a second and
@@ -62,15 +73,20 @@ def fit(
         key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` gives the same random numbers.
         target: a log density, `log_density(parameters)` or `log_density(parameters, data)`; or a `LogDensity` or
             `Posterior` for constraints and minibatches.
-        sampler: such as `svgd()` or `matrix_svgd("mixture", Hessian())`.
+        sampler: such as `svgd()` or `matrix_svgd("mixture", Hessian())`; `None` for `Untuned`, with everything chosen.
         particles: a pytree of arrays with a leading particle axis, in constrained coordinates; or the `Result` of an
             earlier fit to continue. With an equal sampler and the same key the run continues exactly; with another
             sampler it starts from the result's particles. Shared parameters start at their values in the result.
         data: a pytree of arrays with a common leading axis, passed to the target; a pandas or polars DataFrame becomes
             a dictionary of its columns. Numbers that JAX's precision cannot hold, such as time stamps in float32, are
             refused; so are rows without a finite log-likelihood.
-        num_steps: the number of steps to take.
-        batch_size: the number of examples drawn, with replacement, at every step; all examples by default.
+        num_steps: the number of steps to take. Without a sampler at most 400 by default, or 8 epochs of minibatches.
+        start: in place of `particles`, one particle's parameters, where the log density is finite. The particles are
+            drawn from the nearest Gaussian that is found from there, as in `sample`. A NumPyro or PyMC model needs
+            neither.
+        num_particles: with `start`, the number of particles; 100 by default.
+        batch_size: the number of examples drawn, with replacement, at every step; all examples by default. Without a
+            sampler it needs a `Posterior` of at most 200 coordinates, whose scores are then centred at the mode.
         record_every: the number of steps between two records of the history. Beyond 65,536 records (fewer with
             particles) every second one is dropped and the interval doubles; `history.step` holds the recorded steps.
         record_particles: keep the particles in the history.
@@ -108,12 +124,20 @@ def fit(
         CheckpointError: an `OSError`; a checkpoint could not be written, for example because the disk is full. The last
             good one is intact, and `result` of the error holds the result so far.
     """
+    check_start(sampler, particles, start, num_particles, num_steps, mesh, tempering)
+    plan = None
+    if sampler is None or particles is None:
+        plan = make_plan(
+            key, target, sampler, particles, data,
+            start=start, num_particles=num_particles, num_steps=num_steps, batch_size=batch_size,
+        )  # fmt: skip
+        target, sampler, particles, num_steps = plan.run_target, plan.sampler, plan.particles, plan.num_steps
     check_functions(sampler, tempering, callback)
     num_steps = as_count("num_steps", num_steps)
     check_checkpoint(checkpoint, every)
     every = _EVERY if every is None else as_count("every", every)
     throw, progress = as_switch("throw", throw), None if progress is None else as_switch("progress", progress)
-    start = prepare(
+    begun = prepare(
         key, target, sampler, particles, data, mesh, num_steps,
         batch_size=None if batch_size is None else as_count("batch_size", batch_size),
         record_every=as_count("record_every", record_every),
@@ -122,24 +146,27 @@ def fit(
         tempering=tempering,
         longest_move=None if longest_move is None else as_number("longest_move", longest_move),
     )  # fmt: skip
-    run, said = start.run, _warn(start.warnings)
+    run, said = begun.run, _warn(begun.warnings)
     checkpointer = None
     if checkpoint is not None:
-        checkpointer = RunCheckpointer(checkpoint, run, start.given, start.log_densities, start.scores, mesh)
+        checkpointer = RunCheckpointer(checkpoint, run, begun.given, begun.log_densities, begun.scores, mesh)
         checkpointer.restore(num_steps)
     ending, failure = drive(
         run, num_steps, callback=callback, checkpointer=checkpointer, every=every, progress=progress, mesh=mesh
     )
     with loss_of_a_process(mesh):
-        end = check_end(run, start.batch, ending)
+        end = check_end(run, begun.batch, ending)
         result = _result(run, end, ending, kept=checkpointer is not None and failure is None)
     if result.faults.stuck:
         said += _warn([run_warnings.stuck(result.faults.stuck, len(result.points))], result)
     if result.status is Status.STOPPED:
         said += _warn(run_warnings.beside_target(run, end.verdict, ended_early=True), result)
     elif result.status is not Status.DIVERGED:
-        said += _warn(run_warnings.after(run, start.batch, start.points, start.scores, end, told=bool(said)), result)
+        said += _warn(run_warnings.after(run, begun.batch, begun.points, begun.scores, end, told=bool(said)), result)
     result = replace(result, warnings=said, failed_checks=tuple(end.failures))
+    if plan is not None and plan.untuned:
+        result = finish(key, result, plan, data, batch_size)
+        _warn(result.warnings[len(said) :], result)
     if failure is not None:
         failure.result = result
         raise failure

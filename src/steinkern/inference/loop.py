@@ -115,6 +115,9 @@ def advance(
         tolerance = jnp.where(power == 1, options.tolerance, -1)  # a tempered step cannot converge
         state, farthest, shortened = _clip_moves(before, state, options.longest_move)
         after = _accept_or_reject(before, state, info, farthest, shortened, tolerance)
+        rest = sampler.at_rest(after.state)
+        if rest is not None:
+            after = after._replace(converged=after.converged | (after.healthy & rest & (power == 1)))
         slot = jax.lax.div(before.step - (last - num_steps), options.record_every)
         line = Record(after.step, after.info, after.state.points if keep_points else None)
         return after, jax.tree.map(partial(_write_line, slot), records, line)

@@ -163,7 +163,7 @@ def _found(check: Callable[[], Iterator[Notice]], failures: list[str]) -> list[N
 def _check_moved(run: Run, start: Points) -> Iterator[Notice]:
     """Warns where the particles have not moved, although the velocity is not zero and they are not at rest."""
     velocity = float(run.loop.info.velocity_norm)
-    if not run.done or velocity == 0 or resting(run):
+    if not run.done or velocity == 0 or resting(run) or run.loop.converged:
         return
     before, now = on_host(start).astype(np.float64), on_host(run.loop.state.points).astype(np.float64)
     spread = np.std(before, axis=0) + np.finfo(np.float64).tiny

@@ -21,6 +21,7 @@ from ..core.types import Batch, KeyLike, Points, PyTree, SteinWarning, check_cou
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
 from .arviz_groups import arviz_data
+from .comparison import Comparison
 from .outcome import ChainHistory as ChainHistory
 from .outcome import Faults as Faults
 from .outcome import History as History
@@ -65,6 +66,8 @@ class Result:
     """The texts of the run's `SteinWarning`s, each with a `code`."""
     verdict: Verdict = field(default=not_judged(""), kw_only=True)
     """The check of the particles against the target at the end of `fit`."""
+    comparison: Comparison | None = field(default=None, kw_only=True)
+    """The particles beside chains held aside, for a `fit` without a sampler; `None` where there are none."""
     failed_checks: tuple[str, ...] = field(default=(), kw_only=True)
     """Errors inside the checks at the end of a run, which are not raised; for bug reports."""
 
@@ -133,8 +136,9 @@ class Result:
         history = dataclasses.replace(self.history, particles=recorded)
         verdict = not_judged("particles were drawn from those of a run")
         return dataclasses.replace(
-            self, particles=particles, points=self.points[rows], history=history, loop=None, verdict=verdict
-        )
+            self, particles=particles, points=self.points[rows], history=history, loop=None, verdict=verdict,
+            comparison=None,
+        )  # fmt: skip
 
     def predict(
         self,
@@ -294,7 +298,8 @@ class Result:
         """The last lines of the summary: the end of the run, and its verdict."""
         lines = [f"{len(self.points)} particles, {self.num_steps} steps, {self.status.value}: {self.message}"]
         checked = self.verdict.sentence()
-        return [*lines, checked] if checked else lines
+        compared = [] if self.comparison is None else [f"{self.comparison.in_words()}."]
+        return [*lines, *([checked] if checked else []), *compared]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one file, which `steinkern.load(path)` reads, and return the path of the file.

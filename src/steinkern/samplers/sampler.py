@@ -4,7 +4,7 @@ import abc
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ..core.reprs import OneLine
 from ..core.types import Batch, Key, Points, Scalar
@@ -53,6 +53,10 @@ class AbstractSampler(OneLine):
     def differentiates(self) -> bool:
         """Whether the sampler needs the gradient of the target."""
         return True
+
+    def at_rest(self, state: Any) -> Bool[Array, ""] | None:
+        """Whether the particles have come to rest by the sampler's own measure; `None` for samplers without one."""
+        return None
 
     def target_at(self, state: Any, target: AbstractTarget) -> AbstractTarget:
         """The target at the shared parameters of `state`, where the sampler trains them; else `target` itself."""

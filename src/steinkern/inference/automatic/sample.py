@@ -122,11 +122,11 @@ def sample(
             "result with `resample(key, num_particles, replace=True)`."
         )
     key = as_concrete_key(key)
-    given = _as_target(target)
+    given = as_target_or_model(target)
     if given.sampled_rows(None, None):
         draws = "`target` draws minibatches, and `sample` uses all data in every step: "
         raise RefusalError(Notice("minibatches", draws, Phrase.WHOLE_DATA, "."))
-    starts = _starts(key, given, start)
+    starts = candidate_starts(key, given, start)
     first = next(starts)
     # As NumPy arrays, because JAX in single precision would round them.
     data = jax.tree.map(partial(as_numpy, "data"), with_columns(data))
@@ -169,7 +169,7 @@ class _Run:
     """The same particles, in unconstrained coordinates."""
 
 
-def _starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
+def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
     """The caller's start; without one, an endless series of draws from the prior, in the caller's precision."""
     if start is not None:
         check_not_empty("start", start)
@@ -251,7 +251,7 @@ _MESSAGES = {
 }
 
 
-def _as_target(target: Any) -> AbstractTarget:
+def as_target_or_model(target: Any) -> AbstractTarget:
     """A target as for `fit`, or the posterior of a NumPyro model that takes no arguments."""
     package = str(type(target).__module__).partition(".")[0]
     model = package == "pymc" or (not isinstance(target, AbstractTarget) and _is_numpyro_model(target))

@@ -1,0 +1,160 @@
+"""After the run of a `fit` without a sampler: the comparison with chains held aside, and what follows from it."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...core.arrays import as_concrete_key, with_columns
+from ...core.notices import Notice, Phrase
+from ...core.particles import Layout
+from ...core.types import Batch, KeyLike, PyTree
+from ...results.result import Result, Status
+from ...samplers.untuned import Untuned
+from ...targets.checks import batch_length
+from ...targets.target import AbstractTarget
+from ..automatic.precision import bind, double_precision
+from ..automatic.randomness import generators
+from ..automatic.second_component import SecondComponent, has_been_visited
+from ..automatic.whitening import Whitening
+from ..end_check import LEAST_BATCHES, SHARE
+from .held_aside import HeldAside, affordable, compare, doubts, run_held_aside
+from .plan import Plan
+from .refine import refine, worth_refining
+
+FAR_SHIFT = 0.15
+"""With minibatches: mean scores times standard deviations, 0 at draws, beyond which the particles are reported."""
+FAR_SPREAD = (0.75, 1.3)
+"""With minibatches: spreads, 1 at draws, outside of which the particles are reported."""
+
+
+def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: int | None) -> Result:
+    """Compare the particles with chains held aside, and add the comparison, its warnings and the cost to the result.
+
+    Args:
+        key: of the `fit`.
+        result: of the run.
+        plan: of the run.
+        data: of the `fit`.
+        batch_size: of the `fit`. With minibatches there are no chains: Stein's identity is checked more strictly.
+    """
+    result = replace(result, target=plan.target.bind(jax.tree.map(lambda leaf: leaf[0], result.particles)))
+    result = replace(result, warnings=(*result.warnings, *plan.warnings))
+    spent = plan.spent + len(result.points) * result.num_steps * np.array([0, 1, 0, 0])
+    spent = spent + np.array([0, 0, 0, result.num_steps])
+    if result.status not in (Status.DIVERGED, Status.STOPPED):
+        if batch_size is None:
+            result, chains = compare_with_chains(key, result, data, plan.other, refining=True)
+            spent = spent + chains
+        else:
+            result = replace(result, warnings=(*result.warnings, *_doubts_by_identity(result)))
+    cost: dict[str, float] = dict(zip(("values", "gradients", "hessians", "sequential"), map(int, spent), strict=True))
+    if batch_size is not None:
+        rows = batch_length(with_columns(data))
+        batches = result.num_steps + max(SHARE * result.num_steps, LEAST_BATCHES)  # and those of the check at the end
+        cost["epochs"] = plan.epochs + min(batches * batch_size / rows, result.num_steps * batch_size / rows + 1)
+    result = replace(result, settings={**result.settings, "cost": cost})
+    if result.warnings and result.status is Status.CONVERGED:
+        fails = Notice("at-rest-and-fails", "the particles came to rest, and checks did not pass: see the warnings.")
+        result = replace(result, status=Status.FINISHED, message=fails)
+    return result
+
+
+def compare_with_chains(
+    key: KeyLike, result: Result, data: Batch, other: SecondComponent | None = None, *, refining: bool = False
+) -> tuple[Result, np.ndarray]:
+    """A copy of a result with its comparison with chains held aside and their warnings, and what that took.
+
+    Args:
+        key: draws what the chains need.
+        result: of a run on all data.
+        data: of the run.
+        other: mass that the particles may not have reached; reported unless the chains meet it.
+        refining: refine particles that differ from the chains by the mixture kernel, where that helps.
+    """
+    d = result.points.shape[1]
+    if not affordable(d):
+        return replace(result, warnings=(*result.warnings, _not_compared(d))), np.zeros(4, int)
+    held = hold_chains(key, result.target, result, data)
+    comparison, spent = compare(np.asarray(result.points, np.float64), held), held.spent
+    if refining and worth_refining(result, comparison):
+        result, more = refine(key, result, data, held)
+        comparison, spent = compare(np.asarray(result.points, np.float64), held), spent + more
+    warnings = (*result.warnings, *doubts(comparison, held, _names(result)))
+    if other is not None and not has_been_visited(other, held.draws.points):
+        warnings = (*warnings, other.notice())
+    return replace(result, comparison=comparison, warnings=warnings), spent
+
+
+def hold_chains(key: KeyLike, target: AbstractTarget, result: Result, data: Batch) -> HeldAside:
+    """Chains from a result's particles, in double precision where the log density allows it.
+
+    The first metric is that of the sampler where it is `Untuned`, else that of the particles' covariance.
+    """
+    random = generators(as_concrete_key(key), 3)[2]
+    first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.particles)
+    points = np.asarray(result.points, np.float64)
+    with double_precision(target, first, data) as (wide, inner):
+        bound, particle, batch = bind(inner, first, data, wide)
+        dtype = jax.tree.leaves(particle)[0].dtype
+        return run_held_aside(random, bound, points.astype(dtype), _whitening(result), batch)
+
+
+def _whitening(result: Result) -> Whitening:
+    if isinstance(result.sampler, Untuned):
+        return Whitening.of(result.sampler.metric)
+    points = np.asarray(result.points, np.float64)
+    n, d = points.shape
+    if n >= 3 * d:
+        return Whitening.of_precision(np.linalg.inv(np.cov(points.T).reshape(d, d)))
+    variance = points.var(axis=0)
+    return Whitening.of_precision(1 / np.where(variance > 0, variance, 1))
+
+
+def _doubts_by_identity(result: Result) -> tuple[Notice, ...]:
+    """Warnings from Stein's identity at the particles, with limits as narrow as the answers should be."""
+    verdict = result.verdict
+    if verdict.passed is None or not len(verdict.shift.value):
+        return (_unchecked(verdict.note),)
+    shift, spread = verdict.shift, verdict.spread
+    far = np.abs(shift.value) - 2 * _row_error(shift.error, len(result.points)) > FAR_SHIFT
+    off = (spread.value < FAR_SPREAD[0]) | (spread.value > FAR_SPREAD[1])
+    if not (far.any() or off.any()):
+        return ()
+    return (
+        Notice(
+            "stein-identity",
+            "the particles do not satisfy Stein's identity on the data: mean score times standard deviation is up to "
+            f"{np.max(np.abs(shift.value)):.2g} (0 at draws), spreads are {np.min(spread.value):.2g} to "
+            f"{np.max(spread.value):.2g} (1 at draws). Means and standard deviations may be off: ",
+            Phrase.LARGER_BATCH,
+            ", or leave it out.",
+        ),
+    )
+
+
+def _row_error(error: np.ndarray, n: int) -> np.ndarray:
+    """The part of a standard error that is due to the sampling of rows: that of n particles is at least 1/√n."""
+    return np.sqrt(np.maximum(np.asarray(error) ** 2 - 1 / n, 0))
+
+
+def _unchecked(note: str) -> Notice:
+    return Notice(
+        "not-compared", f"the particles of a run with minibatches could not be checked: {note or 'no scores'}."
+    )
+
+
+def _not_compared(d: int) -> Notice:
+    return Notice(
+        "not-compared",
+        f"the particles were not compared with chains, whose draws in {d:,} dimensions take too much memory: only "
+        "Stein's identity was checked.",
+    )
+
+
+def _names(result: Result) -> list[str]:
+    particle: PyTree = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.particles)
+    names: Any = Layout.of(particle).coordinate_names()
+    d = result.points.shape[1]
+    return list(names) if len(names) == d else [f"coordinate {place}" for place in range(d)]

@@ -1,0 +1,74 @@
+"""Refinement by the mixture kernel, where one metric for all particles does not give the target's shape."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import optax
+
+from ...core.types import Batch, KeyLike, SteinWarning
+from ...kernels.scalar import IMQ
+from ...results.comparison import Comparison
+from ...results.result import Result, Status
+from ...samplers.stein import matrix_svgd
+from ...targets.curvature import Hessian
+from .held_aside import APART, HeldAside, compare
+
+STEPS = 200
+REFRESH = 5
+"""Steps between two computations of the anchors' Hessians."""
+MOST_HESSIANS = 200_000
+"""The most entries of all anchors' Hessians together; with more, particles are left as they are."""
+OFF = 0.1
+"""Differences of means, in standard deviations, and of ratios of standard deviations from 1, that are refined."""
+_MOST_WORSE = 0.05  # by which the Stein ratio of refined particles may be farther from 1
+
+
+def worst_difference(comparison: Comparison) -> float:
+    """The largest difference of a mean or of the logarithm of a standard deviation from the chains'."""
+    ratios = np.maximum(comparison.sd_ratios, 1e-300)
+    return float(max(np.max(np.abs(comparison.mean_differences)), np.max(np.abs(np.log(ratios)))))
+
+
+def worth_refining(result: Result, comparison: Comparison) -> bool:
+    """Whether the particles differ from chains that can tell, and the mixture's Hessians are affordable."""
+    n, d = result.points.shape
+    return comparison.r_hat <= APART and worst_difference(comparison) > OFF and n * d * d <= MOST_HESSIANS
+
+
+def refine(key: KeyLike, result: Result, data: Batch, held: HeldAside) -> tuple[Result, np.ndarray]:
+    """Continue with the mixture kernel, a metric around every particle, and keep what is nearer to the chains.
+
+    The refined particles are kept where they differ less from the chains held aside and their Stein ratio is not
+    farther from 1. Nothing else of the run's settings is used: neither checkpoints nor a callback.
+
+    Args:
+        key: of the `fit`.
+        result: of the run in one metric.
+        data: of the `fit`.
+        held: the chains.
+
+    Returns:
+        One of the two results, and the values, gradients, Hessians and batches of the refinement.
+    """
+    from ..fit import fit  # which calls this module
+
+    n = len(result.points)
+    optimiser = optax.sgd(optax.cosine_decay_schedule(1.0, STEPS, 0.05))
+    sampler = matrix_svgd("mixture", Hessian(), IMQ(), optimiser, refresh_every=REFRESH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SteinWarning)
+        refined = fit(
+            key, result.target, sampler, replace(result, loop=None), data, num_steps=STEPS, progress=False, throw=False
+        )  # fmt: skip
+    spent = np.array([0, n * STEPS, n * STEPS // REFRESH, STEPS + 2 * STEPS // REFRESH])
+    return (refined if _is_better(refined, result, held) else result), spent
+
+
+def _is_better(refined: Result, before: Result, held: HeldAside) -> bool:
+    points = np.asarray(refined.points, np.float64)
+    if refined.status is Status.DIVERGED or not np.isfinite(points).all():
+        return False
+    differences = [worst_difference(compare(np.asarray(each.points, np.float64), held)) for each in (refined, before)]
+    ratios = [abs(each.verdict.stein_ratio - 1) for each in (refined, before)]
+    return differences[0] < differences[1] and ratios[0] < ratios[1] + _MOST_WORSE

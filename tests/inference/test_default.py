@@ -1,0 +1,229 @@
+"""`fit` without a sampler: the rules by their definitions, the arguments, and whole runs with their comparison."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import steinkern as sk
+from steinkern.inference.automatic.chains import Draws
+from steinkern.inference.automatic.convergence import mixing
+from steinkern.inference.default.held_aside import HeldAside, compare, doubts
+from steinkern.inference.default.refine import worst_difference
+from steinkern.samplers.untuned import LARGEST_STEP, LEAST_STEP, UntunedState, _next_log_step
+from steinkern.targets.centred import centre_posterior
+
+
+def gaussian(x):
+    """Scales that differ by 10⁵, and a mean thousands of standard deviations from the start."""
+    return -0.5 * ((x[0] - 3) / 1e-3) ** 2 - 0.5 * ((x[1] + 200) / 100) ** 2
+
+
+def funnel(x):
+    return -0.5 * (x[0] / 3) ** 2 - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]) - 0.5 * (x.size - 1) * x[0]
+
+
+def state(velocity, log_step=0.0, steps=3):
+    velocity = jnp.asarray(velocity)
+    return UntunedState(velocity, velocity, jnp.asarray(log_step, velocity.dtype), jnp.asarray(steps))
+
+
+def test_the_step_grows_where_velocities_agree_and_falls_where_they_turn():
+    velocity = jnp.array([[1.0, -2.0], [0.5, 3.0]])
+    before = state(velocity)
+    assert float(_next_log_step(before, 2 * velocity)) == pytest.approx(0.1)  # 0.2 (1 − 0.5)
+    assert float(_next_log_step(before, -velocity)) == pytest.approx(-0.3)  # 0.2 (−1 − 0.5)
+    assert float(_next_log_step(before, jnp.zeros_like(velocity))) == pytest.approx(-0.1)
+    assert float(_next_log_step(state(velocity, steps=0), -velocity)) == 0  # there is no velocity before the first
+
+
+def test_the_step_stays_within_its_limits():
+    velocity = jnp.array([[1.0, -2.0], [0.5, 3.0]])
+    largest, least = np.log(LARGEST_STEP), np.log(LEAST_STEP)
+    assert float(_next_log_step(state(velocity, largest), velocity)) == pytest.approx(largest)
+    assert float(_next_log_step(state(velocity, least), -velocity)) == pytest.approx(least)
+
+
+def test_an_affine_kernel_rests_where_steins_identity_holds_for_linear_functions():
+    x = jr.normal(jr.key(0), (40, 3))
+    x = x - x.mean(axis=0, keepdims=True)
+    u = x @ jnp.linalg.inv(jnp.linalg.cholesky(x.T @ x / 40)).T  # covariance I
+    kernel = sk.Affine().adapt(u)
+    at_rest = kernel.velocity(u, sk.Scored.uniform(u, -u))
+    np.testing.assert_allclose(at_rest, 0, atol=1e-5)
+    wide = kernel.velocity(u, sk.Scored.uniform(u, -2 * u))  # a target of variance ½: the particles move inwards
+    np.testing.assert_allclose(wide, -u, atol=1e-5)
+
+
+def logistic_posterior(rows):
+    features = np.random.default_rng(0).standard_normal((rows, 2))
+    labels = (np.random.default_rng(1).random(rows) < 1 / (1 + np.exp(-features @ [1.0, -0.5]))).astype(float)
+
+    def log_prior(x):
+        return -0.5 * jnp.sum(x**2)
+
+    def log_likelihood(x, row):
+        return row[1] * (row[0] @ x) - jnp.logaddexp(0, row[0] @ x)
+
+    return sk.Posterior(log_prior, log_likelihood, rows), (features, labels)
+
+
+def test_a_centred_posterior_is_unbiased_and_quiet_near_its_centre():
+    target, data = logistic_posterior(60)
+    centre = jnp.array([0.8, -0.4])
+    plain = target.bind(centre)
+
+    def total(x):
+        return jnp.sum(plain.log_examples(x, data))
+
+    centred = centre_posterior(plain, centre, jax.grad(total)(centre), jax.hessian(total)(centre))
+    points = centre[None] + jnp.array([[0.0, 0.0], [0.1, -0.1], [0.5, 0.3]])
+    batches = [jax.tree.map(lambda leaf, i=i: leaf[i : i + 6], data) for i in range(0, 60, 6)]
+    by_batch, noisy = (np.stack([each.scores(points, batch) for batch in batches]) for each in (centred, plain))
+    np.testing.assert_allclose(by_batch.mean(axis=0), plain.scores(points, data), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(by_batch[:, 0], by_batch[:1, 0].repeat(10, axis=0), atol=1e-3)  # no noise at the centre
+    assert (by_batch[:, 1].std(axis=0) < 0.05 * noisy[:, 1].std(axis=0)).all()
+
+
+def held_aside(points):
+    """Chains that were at these points, axes (transition, chain, coordinate), and accepted every move."""
+    t, n, _ = points.shape
+    ones = np.ones((t, n))
+    draws = Draws(points, ones, -points, ones, np.ones(t, int), np.zeros(t, int), np.ones(t))
+    return HeldAside(draws, mixing(points), np.array([0, t * n, 0, t]))
+
+
+def test_a_comparison_tells_differences_of_moments_in_units_of_the_chains():
+    chains = 3 + 2 * np.random.default_rng(0).standard_normal((50, 100, 2))
+    held, draws = held_aside(chains), chains.reshape(-1, 2)
+    unit = np.random.default_rng(1).standard_normal((40, 2))
+    unit = (unit - unit.mean(axis=0)) / unit.std(axis=0)
+    alike = unit * draws.std(axis=0) + draws.mean(axis=0)
+    comparison = compare(alike, held)
+    np.testing.assert_allclose(comparison.mean_differences, 0, atol=1e-12)
+    np.testing.assert_allclose(comparison.sd_ratios, 1, atol=1e-12)
+    np.testing.assert_allclose(comparison.mean_errors, held.seen.mean_error)
+    assert not list(doubts(comparison, held, ["a", "b"]))
+    assert worst_difference(comparison) == pytest.approx(0, abs=1e-12)
+    moved = compare(alike + draws.std(axis=0) * [0.0, 0.5], held)
+    np.testing.assert_allclose(moved.mean_differences, [0, 0.5], atol=1e-12)
+    (notice,) = doubts(moved, held, ["a", "b"])
+    assert notice.code == "beside-chains"
+    assert "'b'" in notice
+    assert "call `sample`" in notice
+    narrow = compare(draws.mean(axis=0) + 0.5 * (alike - draws.mean(axis=0)), held)
+    assert [notice.code for notice in doubts(narrow, held, ["a", "b"])] == ["beside-chains"]
+    assert worst_difference(narrow) == pytest.approx(np.log(2))
+
+
+def test_chains_that_do_not_move_cannot_tell():
+    starts = np.random.default_rng(0).standard_normal((1, 100, 2))
+    chains = starts + 0.1 * np.random.default_rng(1).standard_normal((50, 100, 2))
+    held = held_aside(chains)
+    codes = [notice.code for notice in doubts(compare(starts[0], held), held, ["a", "b"])]
+    assert len(codes) == 1
+    assert codes[0] in ("slow-chains", "modes-apart")
+
+
+REFUSED = {
+    "both starts": ({"particles": np.zeros((4, 2)), "start": np.zeros(2)}, "`particles` and `start`"),
+    "a number of given particles": ({"particles": np.zeros((4, 2)), "num_particles": 4}, "`num_particles`"),
+    "no start": ({}, "`start` is missing"),
+    "no number of steps": ({"sampler": sk.svgd(), "particles": np.zeros((4, 2))}, "`num_steps` is missing"),
+    "a mesh": ({"start": np.zeros(2), "mesh": object()}, "`mesh` needs a `sampler`"),
+    "tempering": ({"start": np.zeros(2), "tempering": lambda step: 1.0}, "`tempering` needs a `sampler`"),
+    "no particles": ({"start": np.zeros(2), "num_particles": 0}, "`num_particles` must be a whole number"),
+    "minibatches of a log density": ({"start": np.zeros(2), "batch_size": 2}, "`batch_size` is 2"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_do_not_go_together_are_refused_by_name(name):
+    options, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        sk.fit(jr.key(0), gaussian, **options)
+
+
+@pytest.mark.thorough
+def test_particles_of_a_gaussian_have_its_moments_and_say_so():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sk.fit(jr.key(0), gaussian, start=np.zeros(2), num_particles=40, progress=False)
+    assert result.status is sk.Status.CONVERGED
+    points = np.asarray(result.points)
+    np.testing.assert_allclose((points.mean(axis=0) - [3, -200]) / [1e-3, 100], 0, atol=0.02)
+    np.testing.assert_allclose(points.std(axis=0), [1e-3, 100], rtol=0.02)
+    assert result.comparison.r_hat < 1.1
+    assert "chains held aside" in result.summary()
+    assert result.settings["cost"]["gradients"] > 40 * result.num_steps
+    assert result.resample(jr.key(1), 10).comparison is None
+
+
+@pytest.mark.thorough
+def test_a_funnel_is_not_answered_in_silence():
+    with pytest.warns(sk.SteinWarning):
+        result = sk.fit(jr.key(0), funnel, start=jnp.zeros(5), progress=False)
+    assert {notice.code for notice in result.warnings} & {"beside-chains", "slow-chains", "uneven-curvature"}
+    assert result.status is sk.Status.FINISHED
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
+def test_wrong_particles_differ_from_the_chains_held_aside():
+    from steinkern.inference.default import compare_with_chains
+
+    def standard(x):
+        return -0.5 * jnp.sum(x**2)
+
+    x = jr.normal(jr.key(0), (100, 2))
+    particles = (x - x.mean(axis=0, keepdims=True)) / x.std(axis=0, keepdims=True)
+    for moved in (0.5 * particles, particles + 1.0):
+        result = sk.fit(jr.key(1), standard, sk.svgd(), moved, num_steps=1, progress=False)
+        compared, _ = compare_with_chains(jr.key(2), result, None)
+        assert "beside-chains" in [notice.code for notice in compared.warnings]
+    result = sk.fit(jr.key(1), standard, sk.svgd(optimiser=1e-6), particles, num_steps=1, progress=False)
+    compared, _ = compare_with_chains(jr.key(2), result, None)
+    assert "beside-chains" not in [notice.code for notice in compared.warnings]
+
+
+@pytest.mark.thorough
+def test_a_run_goes_on_from_its_checkpoint_and_from_its_result(tmp_path):
+    def correlated(x):
+        return -0.5 * x[0] ** 2 - 0.5 * (x[1] - x[0]) ** 2
+
+    options = {"start": np.zeros(2), "num_particles": 20, "num_steps": 30, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sk.SteinWarning)
+        whole = sk.fit(jr.key(0), correlated, **options)
+        stop = {"callback": lambda step, state, info: step >= 12, "checkpoint": tmp_path, "every": 5}
+        sk.fit(jr.key(0), correlated, **options, **stop)
+        resumed = sk.fit(jr.key(0), correlated, **options, checkpoint=tmp_path, every=5)
+        np.testing.assert_array_equal(resumed.points, whole.points)
+        first = sk.fit(jr.key(0), correlated, **options, callback=lambda step, state, info: step >= 12)
+        rest = sk.fit(jr.key(0), correlated, particles=first, num_steps=30 - first.num_steps, progress=False)
+    assert first.num_steps == 12
+    np.testing.assert_array_equal(rest.points, whole.points)
+
+
+@pytest.mark.thorough
+def test_a_sampler_of_the_callers_starts_from_the_nearest_gaussian():
+    result = sk.fit(
+        jr.key(0), gaussian, sk.svgd(optimiser=1e-9), start=np.zeros(2), num_particles=30, num_steps=1, progress=False
+    )  # fmt: skip
+    assert result.points.shape == (30, 2)
+    np.testing.assert_allclose(np.asarray(result.points).mean(axis=0), [3, -200], rtol=1e-2)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("batch_size", [32, 512])
+def test_minibatches_give_the_moments_of_all_rows(batch_size):
+    target, data = logistic_posterior(2000)
+    result = sk.fit(jr.key(0), target, data=data, start=jnp.zeros(2), batch_size=batch_size, progress=False)
+    exact = sk.sample(jr.key(1), target, jnp.zeros(2), data=data, progress=False)
+    assert not result.warnings
+    points, reference = np.asarray(result.points), exact.points
+    np.testing.assert_allclose((points.mean(axis=0) - reference.mean(axis=0)) / reference.std(axis=0), 0, atol=0.15)
+    np.testing.assert_allclose(points.std(axis=0) / reference.std(axis=0), 1, atol=0.1)
