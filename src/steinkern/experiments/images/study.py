@@ -198,7 +198,7 @@ class ImageStudy(Study):
         seeds = f"{len(next(iter(outcome.tasks.values())).seeds)} seeds"
         names = [name for name in self.metrics if name != "seconds"]
         return [
-            outcome.describe_comparison("mixture", line, name, seeds, errors=2) for line in others for name in names
+            outcome.describe_comparison("mixture", line, name, seeds, errors=2.0) for line in others for name in names
         ]
 
     def write(self, outcome: Outcome, directory: Path, figures: bool) -> None:
