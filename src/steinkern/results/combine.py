@@ -65,6 +65,7 @@ def combine(results: Sequence[Any]) -> Result:
         history=History(np.zeros(0, int), none, none, none, None),
         loop=None,
         verdict=not_judged("the particles of several runs were combined"),
+        comparison=None,
         failed_checks=(),
         warnings=tuple(dict.fromkeys(text for result in results for text in result.warnings)),
     )
