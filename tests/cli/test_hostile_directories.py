@@ -74,8 +74,9 @@ def nothing_runs(monkeypatch, finished):
     monkeypatch.setattr(cli_sample, "load", lambda target, dim=None: loaded)
     monkeypatch.setattr(Loaded, "particles", lambda self, key, number: np.zeros((number, 2)))
     monkeypatch.setattr(Loaded, "try_out", lambda self, particles: None)
-    monkeypatch.setattr(cli_sample, "_run", refuse)
-    monkeypatch.setattr(cli_sample, "_run_automatically", refuse)
+    monkeypatch.setattr(cli_sample, "run_sampler", refuse)
+    monkeypatch.setattr(cli_sample, "run_untuned", refuse)
+    monkeypatch.setattr(cli_sample, "run_automatically", refuse)
 
 
 # Forged content.

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import steinkern as sk
 from steinkern import cli
+from steinkern.cli import methods as cli_methods
 from steinkern.cli import sampling as cli_sample
 from steinkern.cli import target as cli_target
 from steinkern.cli import words as cli_words
@@ -248,7 +249,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
     command = ["sample", f"{vector}:f", "--dim", "2", "--particles", "5", "--steps", "40", "--method", "vanilla"]
     whole = run(*command, "--out", str(tmp_path / "whole" / "p.npz"))
     assert whole.exit_code == 0
-    fit = cli_sample.fit
+    fit = cli_methods.fit
 
     def interrupted(*args, **options):
         def press(step, state, info):
@@ -259,7 +260,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
 
     broken = tmp_path / "broken"
     with monkeypatch.context() as patch:
-        patch.setattr(cli_sample, "fit", interrupted)
+        patch.setattr(cli_methods, "fit", interrupted)
         first = run(*command, "--out", str(broken / "p.npz"))
     assert first.exit_code == 130, first.output
     assert "with --resume goes on" in first.output
@@ -283,8 +284,8 @@ def test_ctrl_c_before_there_is_anything_says_so(vector, tmp_path, monkeypatch, 
     def pressed(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli_sample, "fit", pressed)
-    monkeypatch.setattr(cli_sample, "sample_automatically", pressed)
+    monkeypatch.setattr(cli_methods, "fit", pressed)
+    monkeypatch.setattr(cli_methods, "sample_automatically", pressed)
     done = run("sample", f"{vector}:f", "--dim", "2", "--method", method, "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 130
     assert "Interrupted: there was nothing to keep yet." in done.output
@@ -296,15 +297,15 @@ def test_the_command_is_a_module_too():
 
 
 def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_path, monkeypatch):
-    fit = cli_sample.fit
+    fit = cli_methods.fit
 
     def diverged(*args, **options):
         result = fit(*args, **options)
-        raise cli_sample.DivergedError(
+        raise cli_methods.DivergedError(
             dataclasses.replace(result, status=Status.DIVERGED, message=Notice("not-finite", "too far."))
         )
 
-    monkeypatch.setattr(cli_sample, "fit", diverged)
+    monkeypatch.setattr(cli_methods, "fit", diverged)
     done = run("sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 1
     assert "diverged: too far." in done.output

@@ -66,6 +66,7 @@ def combine(results: Sequence[Any]) -> Result:
         num_steps=max(0 if result._chains else result.num_steps for result in results),
         loop=None,
         verdict=not_judged("the particles of several runs were combined"),
+        comparison=None,
         failed_checks=(),
         warnings=tuple(dict.fromkeys(text for result in results for text in result.warnings)),
     )
