@@ -10,7 +10,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.inference.automatic.chains import Draws
-from steinkern.inference.automatic.convergence import mixing
+from steinkern.inference.automatic.convergence import measure_mixing
 from steinkern.inference.default.held_aside import HeldAside, compare, doubts
 from steinkern.inference.default.refine import worst_difference
 from steinkern.samplers.untuned import LARGEST_STEP, LEAST_STEP, UntunedState, _next_log_step
@@ -93,7 +93,7 @@ def held_aside(points):
     t, n, _ = points.shape
     ones = np.ones((t, n))
     draws = Draws(points, ones, -points, ones, np.ones(t, int), np.zeros(t, int), np.ones(t))
-    return HeldAside(draws, mixing(points), np.array([0, t * n, 0, t]))
+    return HeldAside(draws, measure_mixing(points), np.array([0, t * n, 0, t]))
 
 
 def test_a_comparison_tells_differences_of_moments_in_units_of_the_chains():
