@@ -131,7 +131,7 @@ def test_chains_that_do_not_move_cannot_tell():
 REFUSED = {
     "both starts": ({"particles": np.zeros((4, 2)), "start": np.zeros(2)}, "`particles` and `start`"),
     "a number of given particles": ({"particles": np.zeros((4, 2)), "num_particles": 4}, "`num_particles`"),
-    "no start": ({}, "`start` is missing"),
+    "no start": ({}, "`particles` or `start` must be given"),
     "no number of steps": ({"sampler": sk.svgd(), "particles": np.zeros((4, 2))}, "`num_steps` is missing"),
     "a mesh": ({"start": np.zeros(2), "mesh": object()}, "`mesh` needs a `sampler`"),
     "tempering": ({"start": np.zeros(2), "tempering": lambda step: 1.0}, "`tempering` needs a `sampler`"),

@@ -91,6 +91,8 @@ def make_plan(
     continued = isinstance(particles, Result) and isinstance(particles.sampler, Untuned) and sampler is None
     if continued and batch_size is None:
         return Plan(given, given, particles.sampler, particles, steps, True, None, np.zeros(4, int))
+    if particles is None and start is None and not given.has_prior:
+        raise ValueError("`particles` or `start` must be given: particles, or one particle's parameters as `start`.")
     if given.sampled_rows(None, None):
         draws = "`target` draws minibatches, and a fit without a sampler needs all data: "
         raise RefusalError(Notice("minibatches", draws, Phrase.WHOLE_DATA, " with a sampler and particles."))
