@@ -72,9 +72,9 @@ def test_a_single_step_is_judged(start, words, tmp_path):
     assert all(any(part in text for text in said) for part in words)
     assert result.verdict.passed is not bool(words)
     line = result.summary().splitlines()[-1]
-    assert line.startswith("FAILS the check" if words else "Passes the check")
+    assert line.startswith("FAILS the Stein check" if words else "Passes the Stein check")
     page = result.report(tmp_path).read_text()
-    assert ("FAILS the check against the target" if words else "Passes the check against the target") in page
+    assert ("FAILS the Stein check" if words else "Passes the Stein check") in page
 
 
 def test_a_shift_that_one_particle_decides_is_not_passed():

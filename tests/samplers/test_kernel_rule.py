@@ -128,6 +128,7 @@ def test_a_temperature_by_a_rule_is_that_of_the_particles_of_this_very_step(weig
         np.testing.assert_allclose(kernel.temperature, np.mean([median(cloud) for cloud in seen]), rtol=1e-12)
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize("rule", [averaged(kernel=ADAPTIVE), mixture(kernel=ADAPTIVE)], ids=["average", "mixture"])
 def test_between_steps_the_metrics_are_those_of_the_last_step(rule, clouds):
     state, kernel = step(rule, rule.init(CONVEX, clouds[0], None), CONVEX, clouds[0])

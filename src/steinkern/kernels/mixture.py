@@ -147,7 +147,7 @@ class Mixture(AbstractMatrixKernel):
         repulsion = dot(slopes, source.points - centre) - jnp.sum(slopes, axis=1)[:, None] * (at - centre)
         return metric.restore(jnp.concatenate(drives, axis=1)) + 2 * repulsion
 
-    def _see(self, points: Points, cloud: Points) -> "_Seen":
+    def _see(self, points: Float[Array, "m d"], cloud: Points) -> "_Seen":
         """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
         metrics, centre = self.parts.metric, centre_of(cloud)
         seen = _seen(metrics, points, centre)
@@ -194,7 +194,7 @@ class _Seen(NamedTuple):
     log_weights: Float[Array, "l n"]
 
 
-def _seen(metrics: AbstractMetric, points: Points, centre: Float[Array, "1 d"] | None = None) -> InMetric:
+def _seen(metrics: AbstractMetric, points: Float[Array, "m d"], centre: Float[Array, "1 d"] | None = None) -> InMetric:
     """The points in all metrics. Bandwidth, temperature, weights and velocity share it."""
     centred = metrics.arrange(points - (centre_of(points) if centre is None else centre))
     number = jax.tree_util.tree_leaves(metrics)[0].shape[0]

@@ -63,7 +63,7 @@ def _facts(result: "Result") -> list[str]:
     lines = [f"{kind}: {result.status.value}, {particles} in {dimensions}, {result.num_steps} steps"]
     if verdict.passed is not None or verdict.unclear:
         judged = {True: "passes", False: "FAILS", None: "is UNCLEAR in"}[verdict.passed]
-        lines.append(f"Stein ratio {verdict.stein_ratio:.2g} (1 at draws); {judged} the check against the target")
+        lines.append(f"Stein ratio {verdict.stein_ratio:.2g} (1 at draws); {judged} the Stein check")
     lines += [f"Warning: {text.split(':')[0]}" for text in result.warnings[:_WARNINGS]]
     more = len(result.warnings) - _WARNINGS
     return [*lines, f"… and {more} more warnings"] if more > 0 else lines

@@ -108,7 +108,7 @@ class Verdict:
         numbers.append(f"Stein ratio {self.stein_ratio:.2g} ± {self.stein_ratio_error:.1g} (1)")
         judged = {True: "Passes", False: "FAILS", None: "UNCLEAR in"}[self.passed]
         rest = f" {self.note}." if self.note else ""
-        return f"{judged} the check against the target: {', '.join(numbers)}.{rest}"
+        return f"{judged} the Stein check: {', '.join(numbers)}.{rest}"
 
     def __repr__(self) -> str:
         return f"Verdict: {self.sentence() or 'nothing was checked.'}"

@@ -79,20 +79,24 @@ def compare_with_chains(
     held = hold_chains(key, result.target, result, data)
     comparison, spent = compare(np.asarray(result.points, np.float64), held), held.spent
     if refining and worth_refining(result, comparison):
-        result, more = refine(key, result, data, held)
-        comparison, spent = compare(np.asarray(result.points, np.float64), held), spent + more
+        refined, more = refine(key, result, data, held)
+        spent = spent + more
+        if refined is not result:  # the chains that chose the refined particles cannot judge them
+            result, held = refined, hold_chains(key, refined.target, refined, data, again=True)
+            comparison, spent = compare(np.asarray(result.points, np.float64), held), spent + held.spent
     warnings = (*result.warnings, *doubts(comparison, held, _names(result)))
     if other is not None and not has_been_visited(other, held.draws.points):
         warnings = (*warnings, other.notice())
     return replace(result, comparison=comparison, warnings=warnings), spent
 
 
-def hold_chains(key: KeyLike, target: AbstractTarget, result: Result, data: Batch) -> HeldAside:
+def hold_chains(key: KeyLike, target: AbstractTarget, result: Result, data: Batch, *, again: bool = False) -> HeldAside:
     """Chains from a result's particles, in double precision where the log density allows it.
 
-    The first metric is that of the sampler where it is `Untuned`, else that of the particles' covariance.
+    The first metric is that of the sampler where it is `Untuned`, else that of the particles' covariance. With `again`
+    other random numbers are drawn.
     """
-    random = generators(as_concrete_key(key), 3)[2]
+    random = generators(as_concrete_key(key), 4)[3 if again else 2]
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.particles)
     points = np.asarray(result.points, np.float64)
     with double_precision(target, first, data) as (wide, inner):

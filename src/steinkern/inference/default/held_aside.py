@@ -29,8 +29,10 @@ FAR_SD = (0.8, 1.25)
 """Ratios of standard deviations outside of these are reported."""
 UNSETTLED = 0.1
 """Standard errors of the chains, in standard deviations, beyond which they tell too little."""
-APART = 1.2
-"""R-hat beyond which the chains have not forgotten the particles that they started from."""
+APART = 1.05
+"""R-hat beyond which the chains may not have left the particles that they started from: where these are too narrow, so
+are the chains, and the two agree. It is below 1.03 where the chains mix, and above 1.08 on bananas with too narrow
+particles."""
 _NARROW, _UNEVEN = 0.5, 30.0  # acceptance of the worst chain, and the ratio of slopes between chains, as in `sample`
 
 
@@ -114,8 +116,8 @@ def doubts(comparison: Comparison, held: HeldAside, names: list[str]) -> Iterato
         if are_in_separate_modes(draws.points[:, :, place]):
             yield Notice(
                 "modes-apart",
-                f"chains from the particles stay apart in {names[place]!r} (R-hat {comparison.r_hat:.2f}): there are "
-                "separate modes, and how much mass each has is not known. Compare several starts, or ",
+                f"chains from the particles stay apart in {names[place]!r} (R-hat {comparison.r_hat:.2f}): there may "
+                "be separate modes, and how much mass each has is not known. Compare several starts, or ",
                 Phrase.SAMPLE,
                 ".",
             )
@@ -125,7 +127,7 @@ def doubts(comparison: Comparison, held: HeldAside, names: list[str]) -> Iterato
                 f"chains from the particles move slowly in {names[place]!r} (R-hat {comparison.r_hat:.2f}), so that "
                 "they cannot tell whether its mean and spread are right: ",
                 Phrase.SAMPLE,
-                ", and write a hierarchy non-centred.",
+                ". A hierarchy is better written non-centred.",
             )
     elif max(float(seen.mean_error.max()), float(seen.sd_error.max())) > UNSETTLED:
         worst = names[int(np.argmax(np.maximum(seen.mean_error, seen.sd_error)))]
@@ -147,8 +149,6 @@ def doubts(comparison: Comparison, held: HeldAside, names: list[str]) -> Iterato
             f"{difference[place]:.2g} standard deviations, and the standard deviation is {ratio[place]:.2f} of theirs. "
             "The target's shape is not the one that these particles can take: ",
             Phrase.SAMPLE,
-            ", or ",
-            Phrase.MORE_PARTICLES,
             ".",
         )
     by_chain, slopes = np.mean(draws.acceptance, axis=0), np.mean(np.abs(draws.scores), axis=0)

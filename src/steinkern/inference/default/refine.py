@@ -12,7 +12,7 @@ from ...results.comparison import Comparison
 from ...results.result import Result, Status
 from ...samplers.stein import matrix_svgd
 from ...targets.curvature import Hessian
-from .held_aside import APART, HeldAside, compare
+from .held_aside import HeldAside, compare
 
 STEPS = 200
 REFRESH = 5
@@ -21,6 +21,8 @@ MOST_HESSIANS = 200_000
 """The most entries of all anchors' Hessians together; with more, particles are left as they are."""
 OFF = 0.1
 """Differences of means, in standard deviations, and of ratios of standard deviations from 1, that are refined."""
+CAN_TELL = 1.2
+"""The largest R-hat of chains that can choose between particles before and after the refinement."""
 _MOST_WORSE = 0.05  # by which the Stein ratio of refined particles may be farther from 1
 
 
@@ -33,7 +35,7 @@ def worst_difference(comparison: Comparison) -> float:
 def worth_refining(result: Result, comparison: Comparison) -> bool:
     """Whether the particles differ from chains that can tell, and the mixture's Hessians are affordable."""
     n, d = result.points.shape
-    return comparison.r_hat <= APART and worst_difference(comparison) > OFF and n * d * d <= MOST_HESSIANS
+    return comparison.r_hat <= CAN_TELL and worst_difference(comparison) > OFF and n * d * d <= MOST_HESSIANS
 
 
 def refine(key: KeyLike, result: Result, data: Batch, held: HeldAside) -> tuple[Result, np.ndarray]:
