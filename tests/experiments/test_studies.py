@@ -1,5 +1,6 @@
 """What all studies have in common: refusals, settings files, recorded settings, quick runs, and where they import."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -250,3 +251,16 @@ def test_studies_import_where_nothing_can_be_installed():
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\n"
     code += "".join(f"import steinkern.experiments.{name}.study\n" for name in NAMES)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+
+
+def test_packages_of_figures_and_pages_are_asked_for_before_the_study_runs(tmp_path, monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "jinja2" else found(name, *rest)
+    )
+    monkeypatch.setattr(sys, "argv", ["steinkern", "reproduce", "toy", "--quick", "--out", str(tmp_path / "toy")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "`reproduce` needs jinja2: pip install 'steinkern[experiments]'." in capsys.readouterr().err
+    assert not (tmp_path / "toy").exists()

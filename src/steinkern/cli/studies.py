@@ -1,5 +1,6 @@
 """`steinkern reproduce`: a command for every study, with its options."""
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,9 +26,17 @@ reproduce = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+_NEEDED = ("jinja2", "matplotlib")
 _TUNE = "Search the settings instead, into OUT/search.json and OUT/settings.json; resumable."
 _SETTINGS = "A settings.json from --tune, in place of the recorded settings."
 _JOBS = "Rows compiled and run at once; by default 6 on an accelerator, 1 on a CPU."
+
+
+def _check_packages() -> None:
+    """Raise before a study runs for minutes where what makes its figures and its page is not installed."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"`reproduce` needs {' and '.join(missing)}: pip install 'steinkern[experiments]'.")
 
 
 def command(study: Study) -> Callable[..., None]:
@@ -40,6 +49,7 @@ def command(study: Study) -> Callable[..., None]:
             )
         if tune and settings is not None:
             raise ValueError("`--tune` searches settings: leave out `--settings`.")
+        _check_packages()
         if study.double_precision:
             jax.config.update("jax_enable_x64", True)
         switch_on_by_environment(default=True)
