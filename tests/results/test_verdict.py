@@ -197,7 +197,7 @@ def test_a_large_shift_that_one_score_decides_is_unclear():
         scores[np.argmin(np.abs(points[:, 0])), 0] = 100.0
         verdict = judge(points, scores)
         assert verdict.unclear, verdict.sentence()
-        assert verdict.sentence().startswith("UNCLEAR in the check")
+        assert verdict.sentence().startswith("UNCLEAR in the Stein check")
         assert "mean score" in verdict.worst_unclear()[0]
 
 
