@@ -136,7 +136,7 @@ class Mixture(AbstractMatrixKernel):
         else:
             r2 = jax.vmap(distances_in_metric)(here.points, there.points)  # l m n
         values, slopes = jax.vmap(lambda base, own: base.scalar.profile(own))(self.parts.base, r2)
-        weights = jnp.exp(here.log_weights[:, :, None] + there.log_weights[:, None]) * source.weights[None, None]
+        weights = jnp.exp(here.log_weights)[:, :, None] * (jnp.exp(there.log_weights) * source.weights[None])[:, None]
         values, slopes = weights * values, jnp.sum(weights * slopes, axis=0)
         tilts = self._tilts(points, anchors, there)
         blocks = metric.arranged().blocks()
