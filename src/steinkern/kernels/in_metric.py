@@ -15,6 +15,9 @@ from .bandwidth import AbstractBandwidth, Median
 from .distance import clear_rounding
 from .scalar import AbstractScalarKernel
 
+_FEW_COORDINATES = 4
+"""Up to here, distances are sums of products of differences: no product of matrices is as fast, or as accurate."""
+
 
 class InMetric(NamedTuple):
     """What distances in a metric need of points, one (n, b) array for each block; see `Bilinear`."""
@@ -23,6 +26,11 @@ class InMetric(NamedTuple):
     right: tuple[Array, ...]
     products: tuple[Array, ...]
     """Q x."""
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates."""
+        return sum(block.shape[-1] for block in self.left)
 
     def rows(self, rows: Any) -> "InMetric":
         """Some of the points."""
@@ -48,19 +56,32 @@ def in_metric(metric: AbstractMetric, points: Points) -> InMetric:
 
 def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
     """(x_i − y_j)ᵀQ(x_i − y_j)."""
+    if at.dimension <= _FEW_COORDINATES:
+        return _by_differences(at, points)
     pairs = zip(at.left, points.right, strict=True)
     cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
     squares = at.square()[:, None] + points.square()[None, :]
-    return clear_rounding(squares - 2 * cross, squares, sum(block.shape[-1] for block in at.left))
+    return clear_rounding(squares - 2 * cross, squares, at.dimension)
 
 
 def distances_within_metric(points: InMetric) -> Float[Array, "n n"]:
     """The same of all pairs of points: symmetric, with zeros on the diagonal."""
+    if points.dimension <= _FEW_COORDINATES:
+        return _by_differences(points, points)
     pairs = zip(points.left, points.right, strict=True)
     cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
     own = jnp.diagonal(cross)
     squares = own[:, None] + own[None, :]
-    return clear_rounding(squares - (cross + cross.T), squares, sum(block.shape[-1] for block in points.left))
+    return clear_rounding(squares - (cross + cross.T), squares, points.dimension)
+
+
+def _by_differences(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
+    def columns(blocks: tuple[Array, ...]) -> list[Array]:
+        return [block[:, place] for block in blocks for place in range(block.shape[1])]
+
+    lists = (columns(blocks) for blocks in (at.left, points.left, at.right, points.right))
+    terms = [(a[:, None] - b[None, :]) * (c[:, None] - d[None, :]) for a, b, c, d in zip(*lists, strict=True)]
+    return jnp.maximum(_total(terms), 0)  # NaN stays NaN
 
 
 def reads_distances(rule: Any) -> bool:

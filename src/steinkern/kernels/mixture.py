@@ -136,16 +136,24 @@ class Mixture(AbstractMatrixKernel):
         else:
             r2 = jax.vmap(distances_in_metric)(here.points, there.points)  # l m n
         values, slopes = jax.vmap(lambda base, own: base.scalar.profile(own))(self.parts.base, r2)
-        weights = jnp.exp(here.log_weights)[:, :, None] * (jnp.exp(there.log_weights) * source.weights[None])[:, None]
-        values, slopes = weights * values, jnp.sum(weights * slopes, axis=0)
-        tilts = self._tilts(points, anchors, there)
+        at_weights, weights = jnp.exp(here.log_weights), jnp.exp(there.log_weights) * source.weights[None]  # l m, l n
         blocks = metric.arranged().blocks()
-        drives = []
-        for block, tilt, own in zip(blocks, tilts, split_columns(scores, [b.size for b in blocks]), strict=True):
-            solved = jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, own[None] + tilt)  # l n b
-            drives.append(jnp.tensordot(values, solved, axes=((0, 2), (0, 1)), precision="highest"))
-        repulsion = dot(slopes, source.points - centre) - jnp.sum(slopes, axis=1)[:, None] * (at - centre)
-        return metric.restore(jnp.concatenate(drives, axis=1)) + 2 * repulsion
+        tilts, own_scores = self._tilts(points, anchors, there), split_columns(scores, [block.size for block in blocks])
+        pulls = [
+            jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, weights[:, :, None] * (own[None] + tilt))
+            for block, own, tilt in zip(blocks, own_scores, tilts, strict=True)
+        ]  # l n b
+        offsets = jnp.concatenate([source.points - centre, jnp.ones_like(source.points[:, :1])], axis=1)
+        ratio = jax.vmap(lambda base: base.scalar.constant_slope(at.dtype))(self.parts.base)
+        if ratio is not None and at.shape[1] < at.shape[0]:  # k' = ratio × k: drive and repulsion in one product
+            pushes = 2 * (ratio[:, None] * weights)[:, :, None] * offsets[None]
+            pull = metric.restore(jnp.concatenate(pulls, axis=2))
+            sums = _sum_over_anchors(at_weights, values, pushes + jnp.pad(pull, ((0, 0), (0, 0), (0, 1))))
+            return sums[:, :-1] - sums[:, -1:] * (at - centre)
+        drive = jnp.concatenate([_sum_over_anchors(at_weights, values, own) for own in pulls], axis=1)
+        slopes = 2 * jnp.sum(at_weights[:, :, None] * slopes * weights[:, None], axis=0)
+        sums = dot(slopes, offsets)
+        return metric.restore(drive) + sums[:, :-1] - sums[:, -1:] * (at - centre)
 
     def _see(self, points: Float[Array, "m d"], cloud: Points) -> "_Seen":
         """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
@@ -182,6 +190,16 @@ class Mixture(AbstractMatrixKernel):
     def _log_scales(self) -> Float[Array, " l"]:
         logdets = jax.vmap(lambda metric: metric.logdet())(self.parts.metric)
         return 0.5 * logdets if self.weighting == "exact" else jnp.zeros_like(logdets)
+
+
+def _sum_over_anchors(
+    weights: Float[Array, "l m"], values: Float[Array, "l m n"], vectors: Float[Array, "l n b"]
+) -> Float[Array, "m b"]:
+    """Σ_l w_l(x_i) Σ_j k_l(x_i, y_j) v_lj: the weights go to the smaller of the pairs and of the products."""
+    if vectors.shape[2] < values.shape[1]:
+        products = jnp.matmul(values, vectors, precision="highest")  # l m b
+        return jnp.sum(weights[:, :, None] * products, axis=0)
+    return jnp.tensordot(weights[:, :, None] * values, vectors, axes=((0, 2), (0, 1)), precision="highest")
 
 
 class _Seen(NamedTuple):

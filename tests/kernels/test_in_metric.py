@@ -1,0 +1,58 @@
+"""Distances in a metric against their definition, for few coordinates and for many."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import steinkern as sk
+from steinkern.core.metric import DiagonalMetric
+from steinkern.kernels.in_metric import distances_in_metric, distances_within_metric, in_metric
+
+from ..cases import random_positive_definite
+
+
+def _metric(key, d, form):
+    if form == "dense":
+        return sk.DenseMetric.of(random_positive_definite(key, d))
+    left, right = (
+        sk.Dense(random_positive_definite(own, size)) for own, size in zip(jr.split(key), (2, d // 2), strict=True)
+    )
+    return sk.Kronecker(left, right).factorise(1e-3)
+
+
+def _by_definition(metric, at, points):
+    return jax.vmap(lambda x: jax.vmap(lambda y: metric.quadratic(x - y))(points))(at)
+
+
+@pytest.mark.parametrize("form", ["dense", "kronecker"])
+@pytest.mark.parametrize("d", [2, 4, 6])  # by differences up to four coordinates, by products of matrices above
+def test_distances_in_a_metric_match_their_definition(key, d, form):
+    metric_key, at_key, points_key = jr.split(key, 3)
+    metric = _metric(metric_key, d, form)
+    at, points = jr.normal(at_key, (3, d)), jr.normal(points_key, (5, d))
+    there = in_metric(metric.arranged(), metric.arrange(points))
+    across = distances_in_metric(in_metric(metric.arranged(), metric.arrange(at)), there)
+    np.testing.assert_allclose(across, _by_definition(metric, at, points), rtol=1e-10, atol=1e-12)
+    within = distances_within_metric(there)
+    np.testing.assert_allclose(within, _by_definition(metric, points, points), rtol=1e-10, atol=1e-12)
+    assert not np.diagonal(within).any()
+
+
+@pytest.mark.parametrize("d", [2, 6])
+def test_coinciding_points_have_distance_zero_and_none_is_negative(key, d):
+    """Also far from the origin and where the metric is badly conditioned."""
+    metric = DiagonalMetric(jnp.logspace(-3, 3, d))
+    points = 1e3 + jnp.repeat(jr.normal(key, (4, d)), 2, axis=0)
+    r2 = distances_within_metric(in_metric(metric, points - jnp.mean(points, axis=0, keepdims=True)))
+    assert (np.asarray(r2) >= 0).all()
+    assert not np.asarray(r2)[[0, 2, 4, 6], [1, 3, 5, 7]].any()
+
+
+@pytest.mark.parametrize("d", [2, 6])
+def test_a_nan_stays_in_the_distances_of_its_point(key, d):
+    metric = DiagonalMetric(jnp.ones(d))
+    r2 = np.asarray(distances_within_metric(in_metric(metric, jr.normal(key, (4, d)).at[1, 0].set(jnp.nan))))
+    assert np.isnan(r2[1]).all()
+    assert np.isfinite(np.delete(np.delete(r2, 1, 0), 1, 1)).all()
