@@ -6,6 +6,9 @@
 Both versions run on the libraries of this environment. For the steps each has one process, and the processes take turns
 round by round; the ratio is of the best rounds. For first calls every process is a fresh one, and the versions take
 turns. Run it on an idle machine.
+
+A `fit` of the later version ends with a check of its particles, whatever the number of its steps. So the cases are run
+with two numbers of steps: "steps" has the whole fit of the smaller one, "step" the difference by step.
 """
 
 import argparse
@@ -15,13 +18,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 CASES = ("vanilla 50x2", "average 50x2", "mixture 50x2", "vanilla 100x10", "average 100x10", "vanilla 2000x50")
 FIRST = ("vanilla 50x2", "average 50x2", "mixture 50x2", "sample 5")
 STEPS = 200
+LONGER = 5
+Times: TypeAlias = dict[str, dict[str, list[float]]]
+"""Seconds, by case and version."""
 
 
 def prepare(case: str) -> Any:
@@ -48,17 +54,26 @@ def prepare(case: str) -> Any:
         "average": lambda: sk.matrix_svgd("average", sk.Hessian()),
         "mixture": lambda: sk.matrix_svgd("mixture", sk.Hessian()),
     }
-    sampler, steps = samplers[method](), STEPS if n < 1000 else 10
+    sampler = samplers[method]()
 
-    def run() -> Any:
+    def run(lengths: int = 1) -> Any:
+        steps = lengths * steps_of(case)
         result = sk.fit(jr.key(1), log_density, sampler, points, num_steps=steps, record_every=steps, progress=False)
         return jax.block_until_ready(result.points)
 
     return run
 
 
+def steps_of(case: str) -> int:
+    """Steps of the shorter fit."""
+    return 10 if case.endswith("2000x50") else STEPS
+
+
 def child(mode: str) -> None:
-    """Answer a line with a case by a line with the seconds that it took; `first` counts from before the import."""
+    """Answer a line with a case by a line with the seconds that it took; `first` counts from before the import.
+
+    Of "steps" there are two numbers: seconds of a fit, and of one with `LONGER` times its steps.
+    """
     import warnings
 
     warnings.simplefilter("ignore")
@@ -70,9 +85,15 @@ def child(mode: str) -> None:
             prepared[case] = prepare(case)
             if mode == "steps":
                 prepared[case]()
+                prepared[case](LONGER)
                 start = time.perf_counter()
         prepared[case]()
-        print(json.dumps(time.perf_counter() - start), flush=True)
+        seconds = [time.perf_counter() - start]
+        if mode == "steps":
+            start = time.perf_counter()
+            prepared[case](LONGER)
+            seconds.append(time.perf_counter() - start)
+        print(json.dumps(seconds), flush=True)
 
 
 class Version:
@@ -85,43 +106,51 @@ class Version:
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
 
-    def seconds(self, case: str) -> float:
+    def seconds(self, case: str) -> list[float]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(case + "\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        return json.loads(self.process.stdout.readline())
 
     def close(self) -> None:
         self.process.communicate()
 
 
-def step_times(sources: dict[str, Path], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of a fit, by case and version, round by round in turn."""
+def step_times(sources: dict[str, Path], rounds: int) -> tuple[Times, Times]:
+    """Seconds of a fit, and of one step more, by case and version, round by round in turn."""
     versions = {name: Version(source, "steps") for name, source in sources.items()}
-    times = {case: {name: [] for name in versions} for case in CASES}
+    fits: Times = {case: {name: [] for name in versions} for case in CASES}
+    longer: Times = {case: {name: [] for name in versions} for case in CASES}
     for case in CASES:
         for _ in range(rounds):
             for name, version in versions.items():
-                times[case][name].append(version.seconds(case))
+                for times, seconds in zip((fits, longer), version.seconds(case), strict=True):
+                    times[case][name].append(seconds)
     for version in versions.values():
         version.close()
-    return times
+    return fits, {case: by_step(case, fits[case], longer[case]) for case in CASES}
 
 
-def first_times(sources: dict[str, Path], repeats: int) -> dict[str, dict[str, list[float]]]:
+def by_step(case: str, fits: dict[str, list[float]], longer: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Seconds of a step: the best fit taken from every longer one. The check at the end of a fit drops out."""
+    more = (LONGER - 1) * steps_of(case)
+    return {name: [(seconds - min(fits[name])) / more for seconds in longer[name]] for name in fits}
+
+
+def first_times(sources: dict[str, Path], repeats: int) -> Times:
     """Seconds from the import of JAX to the first result, by case and version, every one in a fresh process."""
-    times = {case: {name: [] for name in sources} for case in FIRST}
+    times: Times = {case: {name: [] for name in sources} for case in FIRST}
     for case in FIRST:
         for _ in range(repeats):
             for name, source in sources.items():
                 version = Version(source, "first")
-                times[case][name].append(version.seconds(case))
+                times[case][name].append(version.seconds(case)[0])
                 version.close()
     return times
 
 
-def rows(kind: str, times: dict[str, dict[str, list[float]]]) -> list[Any]:
+def rows(kind: str, times: Times) -> list[Any]:
     from steinkern.experiments.tables import Row
 
     made = []
@@ -134,7 +163,7 @@ def rows(kind: str, times: dict[str, dict[str, list[float]]]) -> list[Any]:
         ratio = min(by_version["now"]) / min(by_version["before"])
         error = float(ratios.std(ddof=1) / np.sqrt(len(ratios))) if len(ratios) > 1 else float("nan")
         made.append(Row(case, "now", f"{kind}_ratio", ratio, error, len(ratios)))
-        print(f"{kind:<6} {case:<18} before {min(by_version['before']):.3f} s, now {min(by_version['now']):.3f} s, "
+        print(f"{kind:<6} {case:<18} before {min(by_version['before']):.5f} s, now {min(by_version['now']):.5f} s, "
               f"ratio {ratio:.2f} ± {error:.2f}", flush=True)  # fmt: skip
     return made
 
@@ -158,7 +187,8 @@ def main() -> None:
     if options.before is None:
         parser.error("--before is needed: the `src` of the version to compare with")
     sources = {"before": options.before, "now": Path(__file__).parents[1] / "src"}
-    made = rows("steps", step_times(sources, options.rounds)) + rows("first", first_times(sources, options.repeats))
+    fits, steps = step_times(sources, options.rounds)
+    made = rows("steps", fits) + rows("step", steps) + rows("first", first_times(sources, options.repeats))
     if options.json:
         from steinkern.core.files import environment
         from steinkern.experiments.tables import write_results
