@@ -21,6 +21,7 @@ BESIDE = [
     "SECURITY.md",
     "results/*/table.md",
     "results/*/*.png",
+    "results/*/folds.json",
     "results/*/results.json",
     "results/*/search.json",
     "benchmarks/results/*.json",

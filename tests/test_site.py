@@ -51,10 +51,12 @@ def test_examples_run_as_printed_and_print_what_is_said(page: Path, as_installed
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("docs") / "site"
-    subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
-        cwd=ROOT, check=True, timeout=600, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    built = subprocess.run(  # with `--quiet` MkDocs counts no warnings, and `--strict` is without effect
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", place],
+        cwd=ROOT, timeout=600, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
+    assert built.returncode == 0, built.stderr
     return place
 
 
