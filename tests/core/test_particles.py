@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+import steinkern as sk
 from steinkern import Layout, Scored
 from steinkern.core.particles import check_particles
 
@@ -160,3 +161,14 @@ def test_a_batch_of_particles_that_cannot_start_is_refused(particles, message):
 def test_uniform_weights_are_those_of_the_empirical_measure(key):
     points = jr.normal(key, (5, 2))
     np.testing.assert_allclose(Scored.uniform(points, points).weights, np.full(5, 1 / 5), rtol=1e-15)
+
+
+def test_shared_parameters_of_another_structure_are_refused_with_the_way_out():
+    particle, shared = {"output": jnp.zeros(2)}, {"network": jnp.zeros(3)}
+    message = "`shared` must have the structure .* got network beside particles of output. `steinkern.split` makes both"
+    with pytest.raises(ValueError, match=message):
+        sk.merge(particle, shared)
+    log_prior = lambda parameters: -jnp.sum(parameters["output"] ** 2)  # noqa: E731
+    target = sk.Posterior(log_prior, lambda parameters, row: jnp.zeros(()), num_data=3, shared=shared)
+    with pytest.raises(ValueError, match=message):
+        sk.fit(jr.key(0), target, sk.svgd(), {"output": jnp.zeros((4, 2))}, data=jnp.zeros(3), num_steps=1)

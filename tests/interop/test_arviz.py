@@ -135,6 +135,15 @@ def test_axes_have_the_names_of_a_models_plates():
     np.testing.assert_array_equal(chosen.values[0], result.particles["offset"][:, 1, 2])
 
 
+def test_labels_of_a_plate_that_are_too_few_are_refused_by_their_number():
+    pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
+    target = sk.interop.numpyro.from_model(eight_schools, jnp.ones(4), jnp.zeros((3, 4)))
+    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jnp.ones((5, 3, 4))}
+    result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
+    with pytest.raises(ValueError, match="`coords` must have a label for each of the 4 places along the axis 'school'"):
+        result.to_arviz(coords={"school": ["A", "B", "C"]})
+
+
 def test_the_log_likelihood_of_a_numpyro_model_is_that_of_every_observation():
     pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
     effects = jnp.arange(12.0).reshape(3, 4)
@@ -179,7 +188,7 @@ def test_names_and_labels_of_axes_can_be_given(result):
         ({"dims": {"mean": ["a", "b"]}}, r"a name for each of the 1 axes of 'mean', which has shape \(2,\)"),
         ({"dims": {"mean": ["draw"]}}, "neither 'chain' nor 'draw', got 'draw' for 'mean'"),
         ({"dims": {"mean": ["scale"]}}, "names that no variable has"),
-        ({"dims": {"mean": ["a"]}, "coords": {"a": [1, 2, 3]}}, "'a' of length 2, which has 3 labels in `coords`"),
+        ({"dims": {"mean": ["a"]}, "coords": {"a": [1, 2, 3]}}, "each of the 2 places along the axis 'a' of 'mean', got 3"),
         ({"coords": {"b": [1, 2]}}, "`coords` must label axes that there are, data_dim_0, mean_dim_0, got 'b'"),
         ({"dims": ["mean"]}, r"`dims` must be a dictionary, got \['mean'\]"),
         ({"log_likelihood": "no"}, "`log_likelihood` must be True or False, got 'no'"),

@@ -259,6 +259,12 @@ def test_a_place_that_cannot_be_written_to_is_named(result, tmp_path):
         result.save(tmp_path / "no" / "run.result")
 
 
+@pytest.mark.parametrize("place", ["", 3, None])
+def test_a_place_that_names_no_file_is_refused(result, place, as_installed):
+    with pytest.raises(ValueError, match=r"`path` must be the name of a file, got"):
+        result.save(place)
+
+
 # Files that are not what they should be.
 
 
@@ -354,11 +360,17 @@ def test_a_file_that_someone_has_written_anew_is_refused(path, change):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"steinkern result 1\n", b"steinkern checkpoint 1\n" + bytes(100), b"\x80\x04."]
+    ("content", "message"),
+    [
+        (b"", "the result .* is truncated or altered"),
+        (b"steinkern result 1\n", "the result .* is truncated or altered"),
+        (b"steinkern checkpoint 1\n" + bytes(100), ".*run.result is a checkpoint, not a result"),
+        (b"\x80\x04.", "the result .* is truncated or altered, or no file of steinkern"),
+    ],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path, content):
+def test_a_file_of_another_kind_is_refused(tmp_path, content, message):
     (tmp_path / "run.result").write_bytes(content)
-    with pytest.raises(ValueError, match=r"`path` is not a result: the result .* is truncated or altered"):
+    with pytest.raises(ValueError, match=f"`path` is not a result: {message}"):
         sk.load(tmp_path / "run.result")
 
 

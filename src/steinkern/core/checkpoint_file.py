@@ -80,6 +80,7 @@ def read(path: Path, most: float | None = None, kind: str = "checkpoint") -> Che
                 raise DamagedCheckpoint(
                     f"the {kind} {path} has {size:,} bytes, more than the {most:,.0f} for which there is memory."
                 )
+            _check_first_line(file, path, kind)
             return _read(file, _FIRST_LINES[kind])
     except DamagedCheckpoint:
         raise
@@ -88,6 +89,18 @@ def read(path: Path, most: float | None = None, kind: str = "checkpoint") -> Che
         raise DamagedCheckpoint(f"the {kind} {path} cannot be read: {reason}.") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedCheckpoint(f"the {kind} {path} is truncated or altered.") from error
+
+
+def _check_first_line(file: BinaryIO, path: Path, kind: str) -> None:
+    """Raise where a file is of another kind, or none of steinkern's; a first line that is cut short is left to `_read`."""
+    start = file.read(max(map(len, _FIRST_LINES.values())))
+    file.seek(0)
+    for name, line in _FIRST_LINES.items():
+        if name != kind and start.startswith(line):
+            raise DamagedCheckpoint(f"{path} is a {name}, not a {kind}.")
+    expected = _FIRST_LINES[kind]
+    if not start.startswith(expected[: len(start)]) and not start.startswith(b"steinkern "):
+        raise DamagedCheckpoint(f"the {kind} {path} is truncated or altered, or no file of steinkern.")
 
 
 def _read(file: BinaryIO, first: bytes) -> CheckpointContents:

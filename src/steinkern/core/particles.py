@@ -117,8 +117,7 @@ def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, P
         to `fit` as its particles, the second to the target as `shared`.
     """
     wanted = (particles,) if isinstance(particles, str) else tuple(particles)
-    paths, structure = jax.tree_util.tree_flatten_with_path(parameters)
-    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    structure, names = jax.tree_util.tree_structure(parameters), _leaf_names(parameters)
     unknown = [want for want in wanted if not any(_is_in(name, want) for name in names)]
     if unknown or not wanted:
         listed = ", ".join(map(repr, unknown)) or "no name at all"
@@ -130,7 +129,22 @@ def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, P
 
 def merge(particle: PyTree, shared: PyTree) -> PyTree:
     """Undo `split`: the whole parameters from one particle's leaves and the shared ones."""
-    return particle if shared is None else eqx.combine(particle, shared)
+    if shared is None:
+        return particle
+    try:
+        return eqx.combine(particle, shared)
+    except (TypeError, ValueError) as error:
+        held = [sorted(_leaf_names(tree)) for tree in (particle, shared)]
+        raise ValueError(
+            "`shared` must have the structure of the whole parameters, with `None` for the leaves of the particles, got "
+            f"{', '.join(held[1])} beside particles of {', '.join(held[0])}. `steinkern.split` makes both."
+        ) from error
+
+
+def _leaf_names(tree: PyTree) -> list[str]:
+    """The path of every leaf of a pytree, as in "layers.2.bias"."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
 
 
 def _is_in(name: str, subtree: str) -> bool:

@@ -61,8 +61,8 @@ def _axes(
     for name, shape in _shapes(groups):  # a log-likelihood has no axes for the parts of one observation
         shapes[name] = max(shapes.get(name, ()), shape, key=len)
     labels = {name: np.asarray(values) for name, values in known[1].items()}
-    labels |= {name: _as_labels(name, values) for name, values in given[1].items()}
     named = {name: list(axes) for name, axes in known[0].items() if _fits(axes, name, shapes, labels)}
+    labels |= {name: _as_labels(name, values) for name, values in given[1].items()}
     named |= {name: _as_names(name, axes, shapes) for name, axes in given[0].items()}
     dims = {
         name: [f"{name}_dim_{axis}" if own is None else own for axis, own in enumerate(named[name])]
@@ -128,12 +128,19 @@ def _check_lengths(
     dims: Mapping[str, list[str]], shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, np.ndarray]
 ) -> None:
     """Raise where an axis has another length than its labels, or than in another variable."""
-    first = {name: (f"{len(values)} labels in `coords`", len(values)) for name, values in labels.items()}
+    first: dict[str, tuple[str, int]] = {}
     for name, axes in dims.items():
         for axis, length in zip(axes, shapes[name], strict=True):
-            source, expected = first.setdefault(axis, (f"length {length} in {name!r}", length))
+            if axis in labels and len(labels[axis]) != length:
+                raise ValueError(
+                    f"`coords` must have a label for each of the {length} places along the axis {axis!r} of {name!r}, "
+                    f"got {len(labels[axis])}."
+                )
+            other, expected = first.setdefault(axis, (name, length))
             if length != expected:
-                raise ValueError(f"`dims` gives {name!r} an axis {axis!r} of length {length}, which has {source}.")
+                raise ValueError(
+                    f"`dims` gives {name!r} an axis {axis!r} of length {length}, which has length {expected} in {other!r}."
+                )
 
 
 def _from_dict(groups: dict[str, Any], dims: dict[str, list[str]], coords: dict[str, np.ndarray]) -> Any:

@@ -42,6 +42,7 @@ def arviz_data(
     target = result.target
     target.check_data(data, None)
     seen = target.observed() if observed is None else observed
+    check = result.verdict.sentence()  # of `fit`; empty where nothing was checked
     terms = _log_likelihoods(target, result.points_in_jax(), data) if log_likelihood else {}
     return from_groups(
         posterior=result._sites(),
@@ -56,7 +57,7 @@ def arviz_data(
                 "status": result.status.value,
                 "message": str(result.message),
                 "num_steps": result.num_steps,
-                "check": result.verdict.sentence(),
+                **({"check": check} if check else {}),
                 "draws": _PARTICLES,
             },
             "sample_stats": _numbers(result),

@@ -30,6 +30,8 @@ _NOT_ENCODED = ("particles", "points", "target", "sampler", "loop", "settings") 
 
 def save(result: "Result", path: str | os.PathLike[str]) -> Path:
     """See `Result.save`."""
+    if not isinstance(path, str | os.PathLike) or not Path(path).name:
+        raise ValueError(f"`path` must be the name of a file, got {path!r}.")
     arrays: list[np.ndarray] = []
     settings = dict(result.settings)
     versions = settings.pop("versions", None) or environment()
