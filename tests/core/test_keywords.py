@@ -2,6 +2,7 @@
 
 import inspect
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -107,12 +108,15 @@ def test_sample_takes_a_table():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (TABLE.assign(city=["a", "b", "c"]), r"`data\['city'\]` must be an array of numbers"),
+        (
+            TABLE.assign(city=["a", "b", "c"]),
+            r"`data\['city'\]` must be an array of numbers, .* Encode texts as numbers",
+        ),
         (
             TABLE.assign(when=pandas.to_datetime(["2020"] * 3, format="%Y")),
             r"`data\['when'\]` must be numbers, got times",
         ),
-        (pandas.DataFrame(np.ones((3, 2))), r"columns have different names, got 0. Rename .* `table.to_numpy\(\)`"),
+        (pandas.DataFrame(np.ones((3, 2))), r"different texts for names, got 0. Rename .* `table.to_numpy\(\)`"),
         (TABLE.set_axis(["a", "a"], axis=1), "got columns of the same name"),
         (pandas.DataFrame(index=range(3)), "got no columns"),
     ],
@@ -121,6 +125,49 @@ def test_a_table_that_is_no_table_of_numbers_is_refused(table, message):
     posterior = sk.Posterior(lambda p: -0.5 * p**2, log_likelihood, 3)
     with pytest.raises(ValueError, match=message):
         sk.fit(jr.key(0), posterior, sk.svgd(), jnp.zeros(4), table, num_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("log_density", "message"),
+    [
+        (lambda p: -jnp.sum((TABLE["response"] - p * TABLE["dose"]) ** 2), "array to pandas, .* `data`"),
+        (lambda p: -jnp.sum(jnp.asarray(TABLE[["dose"]] @ p[None]) ** 2), "array to pandas, .* `data`"),
+        (lambda p: -np.square(np.asarray(p)), "array to NumPy, .* in `jax.numpy`"),
+    ],
+    ids=["series", "table", "NumPy"],
+)
+def test_a_traced_array_in_another_library_is_explained(log_density, message):
+    with pytest.raises(ValueError, match=f"`target` must take one particle, .* it gives a traced {message}"):
+        sk.fit(jr.key(0), log_density, sk.svgd(), jnp.zeros(4), num_steps=1)
+    with pytest.raises(ValueError, match=f"it gives a traced {message}"):
+        sk.sample(jr.key(0), log_density, jnp.zeros(()))
+
+
+def test_a_traced_array_in_polars_is_explained():
+    polars = pytest.importorskip("polars", reason="needs polars: pip install polars")
+    column = polars.Series([0.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match=r"it gives a traced array to polars, .* `data`"):
+        sk.fit(jr.key(0), lambda p: -jnp.sum((column * p).to_numpy()), sk.svgd(), jnp.zeros(4), num_steps=1)
+
+
+def test_a_concrete_value_asked_of_a_traced_array_keeps_the_error_of_jax():
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        sk.fit(jr.key(0), lambda p: -p if p > 0 else p, sk.svgd(), jnp.zeros(4), num_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "suggested"),
+    [
+        (sk.sbc, "num_simulation", "num_simulations"),
+        (sk.psis, "log_weight", "log_weights"),
+        (sk.gaussian_psis, "draws", "num_draws"),
+        (sk.predictive_check, "statistic", "statistics"),
+        (sk.load, "targets", "target"),
+    ],
+)
+def test_an_unknown_keyword_of_a_check_gets_a_suggestion(function, given, suggested):
+    with pytest.raises(TypeError, match=f"{function.__name__}.. has no argument `{given}`. Did you mean `{suggested}`"):
+        function(**{given: 1})
 
 
 def test_the_library_imports_no_tables():

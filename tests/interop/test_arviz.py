@@ -188,7 +188,10 @@ def test_names_and_labels_of_axes_can_be_given(result):
         ({"dims": {"mean": ["a", "b"]}}, r"a name for each of the 1 axes of 'mean', which has shape \(2,\)"),
         ({"dims": {"mean": ["draw"]}}, "neither 'chain' nor 'draw', got 'draw' for 'mean'"),
         ({"dims": {"mean": ["scale"]}}, "names that no variable has"),
-        ({"dims": {"mean": ["a"]}, "coords": {"a": [1, 2, 3]}}, "each of the 2 places along the axis 'a' of 'mean', got 3"),
+        (
+            {"dims": {"mean": ["a"]}, "coords": {"a": [1, 2, 3]}},
+            "each of the 2 places along the axis 'a' of 'mean', got 3",
+        ),
         ({"coords": {"b": [1, 2]}}, "`coords` must label axes that there are, data_dim_0, mean_dim_0, got 'b'"),
         ({"dims": ["mean"]}, r"`dims` must be a dictionary, got \['mean'\]"),
         ({"log_likelihood": "no"}, "`log_likelihood` must be True or False, got 'no'"),

@@ -71,9 +71,11 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
 
 
 def _not_numbers(name: str, value: Any) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     shown = text if len(text) <= 100 else f"{text[:100]}…"
-    return f"`{name}` must be an array of numbers, got {shown} of type {type(value).__name__}."
+    texts = isinstance(value, np.ndarray) and value.dtype.kind in "OSTU"  # a column of a table, for example
+    way_out = " Encode texts as numbers, or leave them out." if texts else ""
+    return f"`{name}` must be an array of numbers, got {shown} of type {type(value).__name__}.{way_out}"
 
 
 def as_array(name: str, value: Any) -> Array:
@@ -195,8 +197,8 @@ def _columns(table: Any) -> dict[str, np.ndarray]:
     if wrong is not None or len(set(names)) < len(names) or not names:
         what = f"{wrong!r}" if wrong is not None else "columns of the same name" if names else "no columns"
         raise ValueError(
-            f"`data` must be a table whose columns have different names, got {what}. Rename them, or give the numbers "
-            "as a matrix: `table.to_numpy()`."
+            f"`data` must be a table whose columns have different texts for names, got {what}. Rename them, or give "
+            "the numbers as a matrix: `table.to_numpy()`."
         )
     return {name: table[name].to_numpy() for name in names}
 

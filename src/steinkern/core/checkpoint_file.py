@@ -92,7 +92,7 @@ def read(path: Path, most: float | None = None, kind: str = "checkpoint") -> Che
 
 
 def _check_first_line(file: BinaryIO, path: Path, kind: str) -> None:
-    """Raise where a file is of another kind, or none of steinkern's; a first line that is cut short is left to `_read`."""
+    """Raise where a file is of another kind, or none of steinkern's; one that is cut short is left to `_read`."""
     start = file.read(max(map(len, _FIRST_LINES.values())))
     file.seek(0)
     for name, line in _FIRST_LINES.items():

@@ -4,9 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
-from jax.errors import JAXIndexError, JAXTypeError
+from jax.errors import JAXIndexError, JAXTypeError, TracerArrayConversionError
 
 from .types import PyTree
+
+_TABLES = (
+    "which cannot compute with it. Take arrays out of a table first, as in `dose = table['dose'].to_numpy()`, or pass "
+    "the table as `data`."
+)
+_UNTRACEABLE = {
+    "pandas": _TABLES,
+    "polars": _TABLES,
+    "NumPy": "which cannot compute with it. Use the function of the same name in `jax.numpy`.",
+}
 
 
 @contextmanager
@@ -19,13 +29,30 @@ def explained(expected: str, way_out: str) -> Iterator[None]:
     """
     try:
         yield
-    except (JAXTypeError, JAXIndexError):  # a concrete value is needed of a traced array: JAX's message is the best
-        raise
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         if str(error).startswith("`"):  # an error of this library, which carries its advice
             raise
+        library = _untraceable_library(error)
+        if library:
+            raise ValueError(f"{expected}; it gives a traced array to {library}, {_UNTRACEABLE[library]}") from error
+        if isinstance(error, JAXTypeError | JAXIndexError):  # a concrete value is needed: JAX's message is the best
+            raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(f"{expected}; it raised {type(error).__name__}: {reason}. {way_out}") from error
+
+
+def _untraceable_library(error: BaseException) -> str:
+    """The library of `_UNTRACEABLE` that was given a traced array; empty where the error has another cause."""
+    within, frame = set(), error.__traceback__
+    while frame is not None:
+        within.add(str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
+        frame = frame.tb_next
+    converted = isinstance(error, TracerArrayConversionError)
+    if "pandas" in within and converted:
+        return "pandas"
+    if "polars" in within and "Tracer" in str(error):
+        return "polars"
+    return "NumPy" if converted else ""
 
 
 def shapes(tree: PyTree, batch_axes: int = 1) -> str:

@@ -136,8 +136,8 @@ def merge(particle: PyTree, shared: PyTree) -> PyTree:
     except (TypeError, ValueError) as error:
         held = [sorted(_leaf_names(tree)) for tree in (particle, shared)]
         raise ValueError(
-            "`shared` must have the structure of the whole parameters, with `None` for the leaves of the particles, got "
-            f"{', '.join(held[1])} beside particles of {', '.join(held[0])}. `steinkern.split` makes both."
+            "`shared` must have the structure of the whole parameters, with `None` for the leaves of the particles, "
+            f"got {', '.join(held[1])} beside particles of {', '.join(held[0])}. `steinkern.split` makes both."
         ) from error
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..core.arrays import as_concrete_key
+from ..core.keywords import helpful_keywords
 from ..core.particles import Layout
 from ..core.types import Batch, Key, KeyLike, Keys, PyTree, check_callable, check_count, is_concrete, is_real_number
 from ..results.plot.ranks import rank_ecdf
@@ -96,6 +97,7 @@ class Calibration:
         return f"Calibration: {self.sentence()}"
 
 
+@helpful_keywords
 def sbc(
     key: KeyLike,
     prior_draw: Callable[[Key], PyTree],

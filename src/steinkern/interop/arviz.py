@@ -139,7 +139,8 @@ def _check_lengths(
             other, expected = first.setdefault(axis, (name, length))
             if length != expected:
                 raise ValueError(
-                    f"`dims` gives {name!r} an axis {axis!r} of length {length}, which has length {expected} in {other!r}."
+                    f"`dims` gives {name!r} an axis {axis!r} of length {length}, which has length {expected} in "
+                    f"{other!r}."
                 )
 
 

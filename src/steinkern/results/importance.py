@@ -14,6 +14,7 @@ import numpy as np
 
 from ..core.arrays import as_concrete_key, as_data, as_numpy
 from ..core.errors import explained
+from ..core.keywords import helpful_keywords
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, check_count, is_real_number
 from ..targets.target import AbstractTarget
@@ -81,6 +82,7 @@ class PSIS:
         return f"PSIS: {self.sentence()}"
 
 
+@helpful_keywords
 def psis(log_weights: Any, relative_efficiency: float = 1.0) -> PSIS:
     """Smooth importance weights, and say by k̂ whether they can be trusted.
 
@@ -186,6 +188,7 @@ def fit_generalised_pareto(excesses: np.ndarray) -> tuple[float, float]:
     return (n * shape + _PRIOR_DRAWS * _PRIOR_SHAPE) / (n + _PRIOR_DRAWS), -shape / b
 
 
+@helpful_keywords
 def gaussian_psis(key: KeyLike, result: Result, data: Batch = None, *, num_draws: int = 2000) -> PSIS:
     """PSIS of the Gaussian with the mean and covariance of a result's particles, against the target.
 

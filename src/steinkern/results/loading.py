@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.checkpoint_file import CheckpointContents, DamagedCheckpoint, read
 from ..core.encoding import class_of_tree, decode, decode_fields, decode_tree, leaves_of_tree
+from ..core.keywords import helpful_keywords
 from ..core.programs import compiled
 from ..core.types import LogDensityFunction, Points, PyTree
 from ..targets.target import AbstractTarget, as_target
@@ -26,6 +27,7 @@ _KINDS = ("Result", "Sampled")
 _CLOSE = 1e-2  # relative to a particle's largest coordinate; another support gives another number altogether
 
 
+@helpful_keywords
 def load(
     path: str | os.PathLike[str], *, target: AbstractTarget | LogDensityFunction | None = None, like: PyTree = None
 ) -> Result:

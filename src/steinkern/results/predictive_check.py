@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.arrays import as_numpy
+from ..core.keywords import helpful_keywords
 from ..core.types import check_callable
 from .plot.predictive import statistic_histograms
 
@@ -80,6 +81,7 @@ class PredictiveCheck:
         return f"PredictiveCheck: {self.sentence()}"
 
 
+@helpful_keywords
 def predictive_check(
     observed: Any,
     replicated: Any,
