@@ -47,6 +47,16 @@ def test_templates_and_recipe_parse():
     assert needed <= set(recipe["requirements"]["run"])
 
 
+def test_the_version_is_that_of_the_changelog_everywhere():
+    """`.dev0` until the section of the changelog has its date."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    number, date = re.search(r"^## (\S+)(?: - (\S+))?$", (ROOT / "CHANGELOG.md").read_text(), flags=re.M).groups()
+    assert version == (f"{number}.dev0" if date == "unreleased" else number)
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    recipe = yaml.safe_load((ROOT / "packaging" / "conda" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == number
+
+
 def test_the_owner_of_the_repository_is_named_in_one_place():
     files = [*ROOT.glob("*.md"), *ROOT.glob("*.cff"), ROOT / "mkdocs.yml", *(ROOT / ".github").rglob("*.yml")]
     files += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "packaging").rglob("*.yaml"), *(ROOT / "examples").iterdir()]

@@ -15,12 +15,17 @@ def run(*arguments: str):
     return CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
 
 
-@pytest.mark.parametrize("arguments", [[], ["reproduce"], ["reproduce", "toy"]], ids=["root", "reproduce", "toy"])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["sample"], ["report"], ["reproduce"], ["reproduce", "toy"], ["data"]],
+    ids=lambda words: " ".join(words) or "root",
+)
 def test_help_reads_well(arguments):
     result = run(*arguments, "--help")
     assert result.exit_code == 0
     assert "Usage" in result.output
     assert "Traceback" not in result.output
+    assert "completion" not in result.output
 
 
 def test_version_is_printed():

@@ -23,6 +23,7 @@ from steinkern.cli import sampling as cli_sample
 from steinkern.cli import target as cli_target
 from steinkern.cli import words as cli_words
 from steinkern.cli.outputs import Outputs
+from steinkern.core.extras import install_command
 from steinkern.core.notices import Notice, Phrase, RefusalError
 from steinkern.results.result import Status
 
@@ -371,7 +372,7 @@ BAD = {
     "raises": (["{tmp}/raises.py:f"], "raises ZeroDivisionError in line 2: division by zero"),
     "syntax": (["{tmp}/syntax.py:f"], "raises SyntaxError in line 1"),
     "exits": (["{tmp}/exits.py:f"], "raises SystemExit"),
-    "missing extra in the file": (["{tmp}/extra.py:f"], "pip install 'steinkern[numpyro]'"),
+    "missing extra in the file": (["{tmp}/extra.py:f"], install_command("numpyro")),
     "missing package in the file": (["{tmp}/package.py:f"], "pip install nosuchpackage"),
     "discrete": (["{file}:discrete"], "'k' is discrete: particles follow gradients"),
     "raises at parameters": (
@@ -499,5 +500,5 @@ def test_a_start_may_be_a_function_of_a_key_and_a_target_may_have_data(tmp_path)
 
 def test_help_teaches_the_conventions():
     words = run("sample", "--help").output
-    for taught in ("START", "SUPPORT", "--dim", "functools.partial", "steinkern[numpyro]", "--resume", "Exit codes"):
+    for taught in ("START", "SUPPORT", "--dim", "functools.partial", "pip install numpyro", "--resume", "Exit codes"):
         assert taught in words

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from steinkern import cli
 from steinkern.cli.studies import STUDIES
+from steinkern.core.extras import install_command
 from steinkern.experiments import driver
 from steinkern.experiments.methods import COLOURS, TITLES
 
@@ -262,5 +263,5 @@ def test_packages_of_figures_and_pages_are_asked_for_before_the_study_runs(tmp_p
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert "`reproduce` needs jinja2: pip install 'steinkern[experiments]'." in capsys.readouterr().err
+    assert f"`reproduce` needs jinja2: {install_command('experiments')}." in capsys.readouterr().err
     assert not (tmp_path / "toy").exists()

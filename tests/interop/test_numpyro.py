@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 import steinkern as sk
+from steinkern.core.extras import install_command
 
 pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
 
@@ -320,4 +321,4 @@ def test_importing_the_library_imports_no_neighbour_and_a_missing_one_is_named()
         "except ModuleNotFoundError as error:\n    print(error)\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "pip install 'steinkern[numpyro]'" in run.stdout
+    assert install_command("numpyro") in run.stdout

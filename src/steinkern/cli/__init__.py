@@ -6,12 +6,14 @@ import sys
 from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
+from ..core.extras import install_command
+
 try:
     import typer
     import typer.core
     import typer.main
 except ImportError as error:
-    raise SystemExit("the steinkern command needs its extra: pip install 'steinkern[cli]'") from error
+    raise SystemExit(f"the steinkern command needs typer: {install_command('cli')}") from error
 
 from .. import __version__
 from .._moved import read_environment

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.extras import install_command
 from ..core.files import replace_file, replacing
 from ..core.types import Batch
 from ..results.result import Result
@@ -42,8 +43,7 @@ class Outputs:
             outputs = cls(out, out)
             if out.suffix == ".nc" and (missing := _missing()):
                 raise ValueError(
-                    f"`--out` {out} needs {' and '.join(missing)}: pip install 'steinkern[arviz]', or write an .npz "
-                    "file."
+                    f"`--out` {out} needs {' and '.join(missing)}: {install_command('arviz')}, or write an .npz file."
                 )
         elif out.suffix and not out.is_dir():
             raise ValueError(

@@ -60,7 +60,7 @@ def sample(
     \b
       def model(): ...             a NumPyro model of no arguments; particles
       model = functools.partial(   start from its prior. The extra:
-          regression, x, y)        pip install 'steinkern[numpyro]'
+          regression, x, y)        pip install numpyro
 
     or a steinkern target such as Posterior (with DATA and START), or a PyMC model.
 

@@ -10,6 +10,7 @@ import jax
 import typer
 
 from ..core.compilation_cache import switch_on_by_environment
+from ..core.extras import install_command
 from ..core.terminal import say
 from ..experiments import driver
 from ..experiments.covtype.study import Covtype
@@ -24,6 +25,7 @@ STUDIES: tuple[Study, ...] = (Toy(), Covtype(), UCI(), Sentences(), ImageStudy()
 reproduce = typer.Typer(
     help="Run an experiment of the paper: tables, figures and a page to look at.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 _NEEDED = ("jinja2", "matplotlib")
@@ -36,7 +38,7 @@ def _check_packages() -> None:
     """Raise before a study runs for minutes where what makes its figures and its page is not installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ValueError(f"`reproduce` needs {' and '.join(missing)}: pip install 'steinkern[experiments]'.")
+        raise ValueError(f"`reproduce` needs {' and '.join(missing)}: {install_command('experiments')}.")
 
 
 def command(study: Study) -> Callable[..., None]:

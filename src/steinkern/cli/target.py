@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
+from ..core.extras import install_command
 from ..core.files import machine_memory
 from ..core.types import Batch, Key, PyTree
 from ..targets import initial
@@ -121,8 +122,8 @@ def _execute(path: Path) -> ModuleType:
 def _what_went_wrong(path: Path, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
-        wanted = f"'steinkern[{package}]'" if package in _EXTRAS else package
-        return f"{path} needs {package}, which is not installed: pip install {wanted}"
+        command = install_command(package) if package in _EXTRAS else f"pip install {package}"
+        return f"{path} needs {package}, which is not installed: {command}"
     own = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()
     ]

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core.extras import install_command
+
 Group = Mapping[str, Any]
 Dims = Mapping[str, Sequence[str | None]]
 
@@ -157,6 +159,6 @@ def _from_dict(groups: dict[str, Any], dims: dict[str, list[str]], coords: dict[
         from arviz_base import from_dict
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "`to_arviz` needs ArviZ, which is not installed: pip install 'steinkern[arviz]'"
+            f"`to_arviz` needs ArviZ, which is not installed: {install_command('arviz')}"
         ) from error
     return from_dict(groups, dims=dims, coords=coords)

@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, UInt32
 
+from ..core.extras import install_command
 from ..core.particles import Layout
 from ..core.programs import compiled_quickly
 from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number, check_callable
@@ -20,7 +21,7 @@ try:
     import numpyro  # noqa: F401 (to see whether it is there)
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "`steinkern.interop.numpyro` needs NumPyro, which is not installed: pip install 'steinkern[numpyro]'"
+        f"`steinkern.interop.numpyro` needs NumPyro, which is not installed: {install_command('numpyro')}"
     ) from error
 
 from numpyro import handlers

@@ -14,6 +14,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
+from ..core.extras import install_command
 from ..core.particles import Layout
 from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number
 from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
@@ -23,7 +24,7 @@ try:
     import pymc as pm
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "`steinkern.interop.pymc` needs PyMC, which is not installed: pip install 'steinkern[pymc]'"
+        f"`steinkern.interop.pymc` needs PyMC, which is not installed: {install_command('pymc')}"
     ) from error
 
 from pymc.pytensorf import compile as pytensor_compile

@@ -16,6 +16,7 @@ from types import ModuleType
 import numpy as np
 from jaxtyping import Float64, Integer, Num
 
+from ...core.extras import install_command
 from ...core.types import check_choice, check_count
 from .unpack import read_npz
 
@@ -173,7 +174,7 @@ def required(module: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         package = {"sklearn": "scikit-learn"}.get(module.split(".")[0], module)
-        raise ImportError(f"this needs {package}: pip install 'steinkern[experiments]'") from error
+        raise ImportError(f"this needs {package}: {install_command('experiments')}") from error
 
 
 def fingerprint(*arrays: np.ndarray) -> str:

@@ -1,6 +1,6 @@
 """Figures: two-dimensional densities with particles on top, grids of them, curves along a run, reliability diagrams.
 
-Matplotlib is imported inside the functions (`pip install 'steinkern[plot]'`). Its global state is not changed: every
+Matplotlib is imported inside the functions (the extra `plot`). Its global state is not changed: every
 function returns a new `Figure` that needs no display.
 """
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...core.extras import install_command
 from ...core.types import check_count
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def load() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'steinkern[plot]'") from error
+        raise ImportError(f"figures need matplotlib: {install_command('plot')}") from error
     return matplotlib
 
 

@@ -1,0 +1,24 @@
+"""The command that installs what an optional part of the library needs."""
+
+import re
+from importlib.metadata import PackageNotFoundError, requires
+
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
+
+
+def install_command(extra: str) -> str:
+    """The command for an extra of the package, such as "pip install 'matplotlib>=3.9'".
+
+    It names the packages of the extra themselves, which installs them beside a clone as well as beside a release;
+    `steinkern[plot]` would look for a release.
+    """
+    packages = [line.partition(";")[0].strip() for line in _requirements() if extra in _EXTRA.findall(line)]
+    quoted = [f"'{package}'" for package in packages] or [f"'steinkern[{extra}]'"]
+    return f"pip install {' '.join(quoted)}"
+
+
+def _requirements() -> list[str]:
+    try:
+        return requires("steinkern") or []
+    except PackageNotFoundError:  # run from the source tree
+        return []
