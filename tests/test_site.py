@@ -314,7 +314,14 @@ def test_the_counts_of_the_comparison_are_those_of_the_benchmarks():
     def row(half: str, method: str) -> list[str]:
         return re.search(rf"^\| {half} \| {method} \| (.*) \|$", table, flags=re.M)[1].split(" | ")
 
-    names = {"`sk.sample`": "ours", "NUTS": "nuts", "SVGD": "svgd", "Laplace": "laplace", "Pathfinder": "pathfinder"}
+    names = {
+        "`sk.sample`": "ours",
+        "`sk.fit` without a sampler": "stein",
+        "NUTS": "nuts",
+        "SVGD": "svgd",
+        "Laplace": "laplace",
+        "Pathfinder": "pathfinder",
+    }
     for name, method in names.items():
         wanted = f"| {' | '.join(row('all', method)[1:6])} |"
         assert re.search(rf"^\| {name}.*{re.escape(wanted)}$", page, flags=re.M), name
