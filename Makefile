@@ -13,7 +13,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 # The shapes and types of every call, checked while the tests run: it doubles their time, so the default set goes without.
 CHECKED := --jaxtyping-packages=steinkern,tests.checker.check
 
-.PHONY: help setup demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
+.PHONY: help setup nightly-jax demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
 .PHONY: bench-first bench-networks examples distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-minibatch bench-scaling wheel docs docs-serve clean
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make bench-versions BEFORE=COMMIT  steps and first calls of two versions, in turn"
 	@echo "make distributions  build the source distribution and the wheel into dist/"
 	@echo "make wheel      build the wheel, install it in a clean environment, use it and its command, and time its import"
+	@echo "make nightly-jax  install a nightly JAX in place of the release, for the workflow that tests it"
 	@echo "make format     format the code"
 
 # What the demo needs and nothing else; `setup` adds the tools of development to the same environment.
@@ -58,6 +59,11 @@ $(VENV)/installed: $(VENV)/demo-installed
 	@touch $@
 
 setup: $(VENV)/installed
+
+# Into the same environment; `make clean` goes back to releases.
+NIGHTLY := https://us-python.pkg.dev/ml-oss-artifacts-published/jax/simple/
+nightly-jax: setup
+	$(BIN)/python -m pip install --quiet --pre --upgrade jax jaxlib --extra-index-url $(NIGHTLY)
 
 demo: $(VENV)/demo-installed
 	$(BIN)/steinkern reproduce toy --quick --out out/demo

@@ -24,8 +24,7 @@ def test_workflows_run_targets_of_the_makefile(workflow):
     named = [word for word in made if re.fullmatch(r"[a-z-]+", word) and word != "make"]
     assert named
     assert set(named) <= targets
-    others = [command for command in commands if not command.startswith("make ")]
-    assert all(command.startswith(("sudo apt-get", ".venv/bin/python -m pip install --pre")) for command in others)
+    assert all(command.startswith("make ") for command in commands)
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
