@@ -239,6 +239,22 @@ def test_axes_labels_and_log_likelihoods_reach_arviz(key):
     np.testing.assert_allclose(data["log_likelihood"]["y"].sel(school="B").values[0], expected, rtol=1e-9)
 
 
+def test_missing_entries_are_free_and_the_whole_variable_is_a_site(key):
+    y = np.array([np.nan, 0.5, np.nan, -1.0])
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyMC's, that it imputes
+        pm.Normal("y", pm.Normal("centre", 0.0, 1.0), 1.0, observed=y)
+    target = from_model(model)
+    result = sk.fit(key, target, sk.ensemble(1e-6), target.prior(key, 5), num_steps=1)
+    whole = np.asarray(target.sites(result.particles)["y"])
+    np.testing.assert_array_equal(whole[:, [1, 3]], np.tile(y[[1, 3]], (5, 1)))
+    np.testing.assert_allclose(whole[:, [0, 2]], result.particles["y_unobserved"], rtol=1e-12)
+    pytest.importorskip("arviz", reason="needs ArviZ: pip install arviz")
+    terms = result.to_arviz(key=key)["log_likelihood"]["y_observed"].values[0]
+    expected = stats.norm(np.asarray(result.particles["centre"])[:, None]).logpdf(y[[1, 3]])
+    np.testing.assert_allclose(terms, expected, rtol=1e-9)
+
+
 def test_a_result_of_a_model_goes_to_another_place_by_a_file(target, key, tmp_path):
     result = sk.fit(key, target, sk.ensemble(1e-6), target.prior(key, 5), num_steps=1)
     with pytest.raises(TypeError, match=r"cannot be sent to another process.*`result.save\(path\)`"):

@@ -156,6 +156,15 @@ def test_labels_that_do_not_fit_are_refused(result):
         prediction.log_density("normal", LABELS)
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(lambda row: {"a": row[0]}, "dict"), (lambda row: "text", "str"), (lambda row: None, "NoneType")],
+)
+def test_a_function_that_gives_no_array_is_refused(result, value, kind):
+    with pytest.raises(ValueError, match=f"`function` must give a number or an array .* of type {kind}. Stack"):
+        result.predict(lambda parameters, row: value(row), jnp.ones((4, 2)))
+
+
 def test_rows_of_another_width_are_refused_with_both_shapes(result):
     def regression(parameters, row):
         return jnp.dot(row, jnp.stack([parameters["slope"], parameters["level"]]))

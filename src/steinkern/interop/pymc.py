@@ -103,7 +103,9 @@ class _Functions:
         self.swap = dict(zip(variables, self.places, strict=True))
         forward = [_forward(variable, model.rvs_to_transforms[variable]) for variable in variables]
         self.unconstrain = _jax(self.places, clone_replace(forward, self.swap))
-        self.deterministics = _jax(self.places, clone_replace(list(model.deterministics), self.swap))
+        # The whole of a variable with missing entries is a deterministic of its observed and its free part.
+        seen = {variable: model.rvs_to_values[variable] for variable in model.observed_RVs}
+        self.deterministics = _jax(self.places, clone_replace(list(model.deterministics), {**self.swap, **seen}))
 
 
 def _forward(variable: Any, transform: Any) -> Any:
@@ -221,7 +223,8 @@ class PyMCTarget(AbstractModelTarget):
         if not observed:
             return {}
         values = [functions.model.rvs_to_values[variable] for variable in functions.variables]
-        terms = _jax(values, functions.model.logp(vars=observed, sum=False))
+        with jax.ensure_compile_time_eval():  # constants of the graph stay concrete: the mask of missing entries is one
+            terms = _jax(values, functions.model.logp(vars=observed, sum=False))
 
         def one(vector: Vector) -> dict[str, Array]:
             with relaxed():

@@ -215,4 +215,14 @@ def _moments(
 
 
 def _at_row(function: Any, particles: PyTree, shared: PyTree, row: PyTree) -> Shaped[Array, "n ..."]:
-    return jax.vmap(lambda particle: jnp.asarray(function(merge(particle, shared), row)))(particles)
+    return jax.vmap(lambda particle: _as_value(function(merge(particle, shared), row)))(particles)
+
+
+def _as_value(value: Any) -> Array:
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`function` must give a number or an array for each row, got a value of type {type(value).__name__}. "
+            "Stack several numbers with `jnp.stack`, or call `predict` for each."
+        ) from error
