@@ -19,7 +19,7 @@ def explained(expected: str, way_out: str) -> Iterator[None]:
     """
     try:
         yield
-    except (JAXTypeError, JAXIndexError):  # a concrete value is needed of a traced array: JAX's message is the best
+    except (JAXTypeError, JAXIndexError):  # JAX's own message explains traced values best
         raise
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         if str(error).startswith("`"):  # an error of this library, which carries its advice
