@@ -1,6 +1,11 @@
-"""A run that a test kills: `python -m tests.killed_run DIRECTORY DTYPE`; what it ends with is in DIRECTORY/end.npz."""
+"""A run that a test kills: `python -m tests.killed_run DIRECTORY DTYPE [STEP PLACE]`; its end is in DIRECTORY/end.npz.
+
+With a step and a place ("writing" or "stepping") the run stops there, leaves the file DIRECTORY/waiting and waits to be
+killed: the test has no clock to race against.
+"""
 
 import os
+import stat
 import sys
 import time
 from pathlib import Path
@@ -45,17 +50,34 @@ def end_of(result: sk.Result) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in [*jax.tree.leaves(result.loop), *history]]
 
 
-def slow_fsync(handle: int, sync=os.fsync) -> None:
-    """A slow disk: half the time goes into writing, so that a kill meets a write."""
-    time.sleep(0.01)
-    sync(handle)
+def newest(directory: Path) -> int:
+    """The step of the newest checkpoint."""
+    return max((int(path.stem.split("-")[1]) for path in (directory / "checkpoints").glob("step-*.ckpt")), default=0)
+
+
+def wait_for_the_kill(directory: Path) -> None:
+    (directory / "waiting").touch()
+    time.sleep(3600)
 
 
 def main() -> None:
     directory, dtype = Path(sys.argv[1]), sys.argv[2]
-    os.fsync = slow_fsync
+    step, place = (int(sys.argv[3]), sys.argv[4]) if len(sys.argv) > 3 else (NUM_STEPS, "nowhere")
+    sync = os.fsync
+
+    def fsync(handle: int) -> None:
+        is_checkpoint = stat.S_ISREG(os.fstat(handle).st_mode)  # the directory is synced too
+        if place == "writing" and is_checkpoint and newest(directory) >= step:
+            wait_for_the_kill(directory)
+        sync(handle)
+
+    def callback(now: int, state: object, info: object) -> None:
+        if place == "stepping" and now > step:
+            wait_for_the_kill(directory)
+
+    os.fsync = fsync
     jax.config.update("jax_enable_x64", True)
-    result = run(directory / "checkpoints", dtype)
+    result = run(directory / "checkpoints", dtype, callback=callback)
     np.savez(directory / "writing.npz", *end_of(result))
     (directory / "writing.npz").rename(directory / "end.npz")
 

@@ -34,7 +34,6 @@ def sections_with_code(page: Path) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.slow(reason="what everybody runs first")
 def test_the_first_lines_of_the_readme_run(single_precision, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     code = sections_with_code(ROOT / "README.md")["Fit"]

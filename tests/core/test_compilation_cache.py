@@ -41,7 +41,6 @@ def entries(directory):
 
 
 @pytest.mark.thorough
-@pytest.mark.slow(reason="four processes, each of which imports JAX")
 def test_a_second_process_compiles_nothing_and_garbage_harms_nothing(tmp_path):
     first = run(XDG_CACHE_HOME=str(tmp_path))
     assert first["place"].startswith(str(tmp_path / "steinkern" / "jax-"))

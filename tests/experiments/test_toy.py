@@ -137,7 +137,6 @@ def test_methods_that_are_finished_are_not_run_again(monkeypatch, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.slow(reason="the fixture is the tiny end-to-end run of the toy study, with every method")
 def test_rows_hold_every_method_and_the_paired_differences(short_run):
     rows = {(row.method, row.metric): row for row in short_run.rows()}
     assert {method for method, _ in rows} == {*STUDY.methods, *(f"mixture-{rival}" for rival in RIVALS), "exact"}

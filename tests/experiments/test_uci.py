@@ -15,6 +15,7 @@ from steinkern.experiments import driver
 from steinkern.experiments.data.datasets import Regression, path_of, standard_splits, year_split
 from steinkern.experiments.data.sources import write_arrays
 from steinkern.experiments.study import Outcome
+from steinkern.experiments.tables import read_results
 from steinkern.experiments.uci import runs
 from steinkern.experiments.uci import study as uci
 from steinkern.experiments.uci.runs import Scores, prepare, run_trials, scales_of
@@ -265,8 +266,12 @@ def test_rows_that_run_at_the_same_time_are_the_same_rows(tmp_path):
     data = directory_with(tmp_path / "data", "boston")
     settings = settings_file(tmp_path / "settings.json", "boston")
     options = {"data": data, "methods": ("sgld", "ensemble"), "hidden_layers": 1, "settings": settings}
-    both, alone = (reproduce(tmp_path / str(jobs), "boston", jobs=jobs, **options) for jobs in (2, 1))
-    assert both == alone
+    for jobs in (2, 1):
+        reproduce(tmp_path / str(jobs), "boston", jobs=jobs, **options)
+    both, alone = (read_results(tmp_path / str(jobs) / "results.json")[2] for jobs in (2, 1))
+    assert [(row.method, row.metric) for row in both] == [(row.method, row.metric) for row in alone]
+    # float32, and programs that are compiled and run beside others may add up in another order.
+    np.testing.assert_allclose([row.mean for row in both], [row.mean for row in alone], rtol=1e-4)
 
 
 def test_a_search_in_pieces_keeps_what_it_has_chosen(tmp_path, monkeypatch):

@@ -387,55 +387,50 @@ def test_a_directory_that_cannot_be_written_to_is_refused_before_any_long_work(t
 # SIGKILL.
 
 
-def start(directory: Path, dtype: str) -> subprocess.Popen:
+def start(directory: Path, *arguments: str) -> subprocess.Popen:
     """The run in a process of its own."""
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "tests.killed_run", str(directory), dtype]
+    command = [sys.executable, "-m", "tests.killed_run", str(directory), *arguments]
     environment = {**os.environ, "PYTHONPATH": paths}
-    return subprocess.Popen(command, env=environment, cwd=root, stderr=subprocess.PIPE)
+    with (directory / "errors").open("w") as errors:
+        return subprocess.Popen(command, env=environment, cwd=root, stderr=errors)
 
 
-def newest(directory: Path) -> int:
-    return max((int(path.stem.split("-")[1]) for path in (directory / "checkpoints").glob("step-*.ckpt")), default=0)
+def kill_at(directory: Path, dtype: str, step: int, place: str) -> None:
+    """SIGKILL a run where it waits: past `step`, or in the middle of writing a checkpoint there."""
+    (directory / "waiting").unlink(missing_ok=True)
+    with start(directory, dtype, str(step), place) as process:
+        while not (directory / "waiting").exists():
+            assert process.poll() is None, (directory / "errors").read_text()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert place == "stepping" or any((directory / "checkpoints").glob("*.partial"))
 
 
-def kill_at(process: subprocess.Popen, directory: Path, step: int, while_writing: bool) -> bool:
-    """SIGKILL once the run is past `step`, or in the middle of a write there; whether it was still running."""
-    while process.poll() is None:
-        writing = any((directory / "checkpoints").glob("*.partial"))
-        if newest(directory) >= step and (writing or not while_writing):
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return True
-        time.sleep(0.0005)
-    return False
-
-
-def killed_and_resumed(directory: Path, dtype: str, number: int, seed: int) -> int:
-    """Kill a run so many times, every second time during a write, and let it end; how many kills met it running."""
+def kill_and_resume(directory: Path, dtype: str, number: int, seed: int) -> None:
+    """Kill a run so many times, every second time during a write, let it end, and compare with one without kills."""
     steps = np.sort(np.random.default_rng(seed).integers(0, killed_run.NUM_STEPS - 200, number))
-    met = 0
     for turn, step in enumerate(steps):
-        with start(directory, dtype) as process:
-            met += kill_at(process, directory, max(int(step), newest(directory)), while_writing=turn % 2 == 0)
+        place = "stepping" if turn % 2 else "writing"
+        kill_at(directory, dtype, max(int(step), killed_run.newest(directory)), place)
     with start(directory, dtype) as process:
-        assert process.wait() == 0, process.stderr.read().decode()
+        assert process.wait() == 0, (directory / "errors").read_text()
     with np.load(directory / "end.npz", allow_pickle=False) as end:
         actual = [end[name] for name in end.files]
     expected = killed_run.end_of(killed_run.run(None, dtype))
     for one, other in zip(actual, expected, strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
-    return met
 
 
 @pytest.mark.thorough
 def test_a_run_killed_three_times_ends_bit_for_bit_as_one_that_was_not(tmp_path):
-    assert killed_and_resumed(tmp_path, "float32", 3, seed=0) == 3
+    kill_and_resume(tmp_path, "float32", 3, seed=0)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_run_killed_many_times_ends_bit_for_bit_as_one_that_was_not(dtype, tmp_path):
-    assert killed_and_resumed(tmp_path, dtype, 25, seed=1) == 25
+    kill_and_resume(tmp_path, dtype, 25, seed=1)

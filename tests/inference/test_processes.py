@@ -164,5 +164,5 @@ def test_a_process_0_that_is_not_there_is_waited_for_and_missed():
     with socket.socket() as nobody:  # bound, and not listening
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(RuntimeError, match=rf"nobody answered at `coordinator_address` {address} within 1 s"):
+        with pytest.raises(RuntimeError, match=rf"no process answered at `coordinator_address` {address} within 1 s"):
             distributed.initialize(address, 2, 1, initialization_timeout=1)

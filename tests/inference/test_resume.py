@@ -68,7 +68,7 @@ def test_what_claims_a_later_step_pushes_no_checkpoint_out(tmp_path):
 
 def test_a_checkpoint_under_the_name_of_another_step_is_damage(tmp_path):
     write(tmp_path / "step-000000000009.ckpt", CheckpointContents(1, {}, {}, []))
-    with pytest.warns(RuntimeWarning, match="is of step 1, not of its name's"):
+    with pytest.warns(RuntimeWarning, match="holds step 1, which is not the step in its name"):
         assert files.CheckpointDirectory(tmp_path, {}).latest() is None
 
 

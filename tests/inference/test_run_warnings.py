@@ -57,7 +57,7 @@ def test_healthy_runs_are_quiet(sampler):
     assert fit(sampler=sampler, num_steps=300).status is sk.Status.FINISHED
 
 
-# Particles that do not feel one another.
+# Particles that do not interact.
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_healthy_runs_are_quiet(sampler):
     ids=["rbf", "imq", "average"],
 )
 def test_a_bandwidth_that_decouples_the_particles_is_warned_of(sampler):
-    with warned("hardly feel one another", "Median"):
+    with warned("hardly interact", "Median"):
         fit(sampler=sampler, particles=3 * draws(20, 10))
 
 
@@ -85,11 +85,11 @@ def test_weights_that_decouple_the_particles_are_warned_of_and_a_temperature_cur
         sampler = sk.matrix_svgd("mixture", sk.Hessian(diagonal=True), **options)
         return fit(corners, sampler, draws(8, 60))
 
-    with warned("hardly feel one another", "temperature"):
+    with warned("hardly interact", "temperature"):
         run()
     with warnings.catch_warnings(record=True) as seen:
         run(temperature=sk.Median(), weighting="no_determinant")
-    assert not [one for one in seen if "hardly feel" in str(one.message)]
+    assert not [one for one in seen if "hardly interact" in str(one.message)]
 
 
 @pytest.mark.parametrize("sampler", [sk.svgd(sk.RBF(1.0)), sk.svgd(sk.Linear())], ids=["rbf", "linear"])
@@ -253,7 +253,7 @@ def test_a_look_that_fails_loses_no_result(monkeypatch):
 
 def test_a_warning_made_an_error_carries_the_result():
     # Warnings are errors in tests.
-    with pytest.raises(sk.SteinWarning, match="hardly feel") as raised:
+    with pytest.raises(sk.SteinWarning, match="hardly interact") as raised:
         fit(sampler=sk.svgd(sk.RBF(1e-4), optax.sgd(1.0)))
     assert raised.value.result.num_steps == 100
     assert np.all(np.isfinite(raised.value.result.points))

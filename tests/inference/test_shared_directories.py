@@ -129,10 +129,10 @@ lock = files.DirectoryLock(files.Path(sys.argv[2]))
 assert lock.acquire()
 if os.fork() == 0:  # outlives its parent
     os.write(1, b"child\\n")  # in one piece: two processes write to one pipe
-    time.sleep(60)
+    time.sleep(3600)
     os._exit(0)
 os.write(1, b"held\\n")
-time.sleep(60)
+time.sleep(3600)
 """
 
 

@@ -304,10 +304,10 @@ def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
         remembered.cache_clear()
         request.addfinalizer(remembered.cache_clear)
     at, source = problem(10, 3)
-    with pytest.warns(UserWarning, match=f"^{reason}: velocities of many particles go in tiles"):
+    with pytest.warns(UserWarning, match=f"^{reason}: velocities of many particles are computed in tiles"):
         found = radial_velocity(sk.RBF(1.0), at, source)
     np.testing.assert_allclose(found, radial_velocity(sk.RBF(1.0), at, source, backend="tiled"), rtol=1e-12)
-    with pytest.raises(ValueError, match=f"`backend` 'gpu' cannot be had: {reason}. Take 'tiled', or 'auto'"):
+    with pytest.raises(ValueError, match=f"`backend` 'gpu' is not available: {reason}. Take 'tiled', or 'auto'"):
         radial_velocity(sk.RBF(1.0), at, source, backend="gpu")
 
 

@@ -228,7 +228,9 @@ def test_what_cannot_be_told_or_kept_is_refused(key):
     with pytest.raises(ValueError, match="`tolerance` has no meaning for HalfBayesian"):
         sk.fit(key, sk.LogDensity(density, shared=shared), sampler, particles, num_steps=5, tolerance=0.05)
     constrained = sk.LogDensity(density, shared=shared, support={"v": sk.positive})
-    with pytest.raises(ValueError, match=r"`support\['v'\]` is given for what is not among the particles"):
+    with pytest.raises(
+        ValueError, match=r"`support\['v'\]` is given for shared parameters, which must be unconstrained"
+    ):
         sk.fit(key, constrained, sampler, particles, num_steps=1)
     with pytest.raises(ValueError, match="`sampler` must be a sampler"):
         sk.half_bayesian(sampler)

@@ -74,7 +74,7 @@ class Silent(sk.Gaussian):
 def test_a_likelihood_that_draws_no_labels_says_so(generator):
     point, data = KNOWN.draw(generator, 2)
     kfac = sk.KFAC(KNOWN.output, Silent(), draws=1)
-    with pytest.raises(ValueError, match=r"`Silent` draws no labels: write its `sample\(key, output\)`"):
+    with pytest.raises(ValueError, match=r"`Silent` cannot draw labels: define its method `sample\(key, output\)`"):
         jax.eval_shape(lambda point: kfac(KNOWN.target, point, data), point)
 
 

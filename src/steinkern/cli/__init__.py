@@ -93,8 +93,8 @@ def main() -> None:
         if os.environ.get(_TRACEBACK):
             raise
         say(
-            f"steinkern: {type(error).__name__}: {printable(error)} (not foreseen: set {_TRACEBACK}=1 to see where it "
-            "comes from, and report it where it is not of your own file)",
+            f"steinkern: {type(error).__name__}: {printable(error)} (unexpected: set {_TRACEBACK}=1 to see the "
+            "traceback, and report it unless it comes from your own file)",
             error=True,
         )
         raise SystemExit(3) from None

@@ -37,8 +37,8 @@ def as_concrete_key(key: Any, way_out: str = "") -> Key:
     """A PRNG key that is not traced, for a function that compiles programs itself and cannot run under `jit`."""
     if not (is_concrete(key) and is_concrete(jax.device_put(np.zeros(())))):  # under `jit` a constant is traced as well
         raise ValueError(
-            "`key` must not be traced: the call runs compiled programs of its own and decides by what it sees, so it "
-            f"cannot run under `jit` or `vmap`. {way_out}".rstrip()
+            "`key` must not be traced: the call runs compiled programs and branches on their results, so it cannot "
+            f"run under `jit` or `vmap`. {way_out}".rstrip()
         )
     return as_key(key)
 

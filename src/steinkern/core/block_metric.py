@@ -15,7 +15,7 @@ _Name: TypeAlias = Literal["whiten", "unwhiten", "pull_score", "push_score", "so
 
 
 class FactorMetric(AbstractMetric):
-    """A factor of a Kronecker product, held as Q and Q⁻¹: many vectors go through one matrix product each.
+    """A factor of a Kronecker product, held as Q and Q⁻¹, so that `multiply` and `solve` are one matrix product each.
 
     Without `root` and `inverse_root`, the maps by R factorise anew.
     """

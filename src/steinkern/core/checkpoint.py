@@ -89,7 +89,7 @@ class CheckpointDirectory:
             raise CheckpointError(
                 f"the checkpoint at step {step} could not be written to {self.directory}: {error.strerror}. The last "
                 "good one, if there was one, is intact; make room and run the same call again to go on from it. "
-                "`result` of this error holds what the run had."
+                "`result` of this error is the result so far."
             ) from error
         # Files of later steps than this one are not counted among the checkpoints to keep.
         past = [path for path in _files(self.directory) if _step_of(path) <= step]
@@ -132,7 +132,9 @@ def newest(
         try:
             saved = read(path, most)
             if saved.step != _step_of(path):
-                raise DamagedCheckpoint(f"the checkpoint {path} is of step {saved.step}, not of its name's.")
+                raise DamagedCheckpoint(
+                    f"the checkpoint {path} holds step {saved.step}, which is not the step in its name."
+                )
             return saved
         except DamagedCheckpoint as damage:
             text = f"{damage} {'The one before it is used' if number < len(named) else none_left}"

@@ -30,7 +30,7 @@ _KINDS = ("bool", "bfloat16", "float16", "float32", "float64", "uint8", "uint16"
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint or saved result is truncated or altered, or the file is none."""
+    """A checkpoint or saved result is truncated or altered, or the file is not one."""
 
 
 class CheckpointContents(NamedTuple):

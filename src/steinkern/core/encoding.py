@@ -239,7 +239,7 @@ def _without_none(hint: Any) -> tuple[bool, Any]:
 
 
 def _of_type(kind: Any, value: Any) -> Any:
-    """The value, checked to be of a type; a bool is no int here."""
+    """Return the value; `TypeError` unless it is of this type. A bool is not accepted as an int."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"expected {kind}, got {type(value)}")
     return value

@@ -35,7 +35,7 @@ def explained(expected: str, way_out: str) -> Iterator[None]:
         library = _untraceable_library(error)
         if library:
             raise ValueError(f"{expected}; it gives a traced array to {library}, {_UNTRACEABLE[library]}") from error
-        if isinstance(error, JAXTypeError | JAXIndexError):  # a concrete value is needed: JAX's message is the best
+        if isinstance(error, JAXTypeError | JAXIndexError):  # JAX's own message explains traced values best
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(f"{expected}; it raised {type(error).__name__}: {reason}. {way_out}") from error

@@ -54,6 +54,6 @@ def _is_importable(function: types.FunctionType) -> bool:
 
 
 def caller_takes_closures() -> bool:
-    """Whether the code that asks for an object's state can take functions whole: `copy`, cloudpickle or dill."""
+    """Whether the caller can copy or serialise functions by value: `copy`, cloudpickle or dill."""
     module = calling_module()
     return any(part in _TAKE_CLOSURES for part in module.split("."))

@@ -29,7 +29,7 @@ def dot(a: Array, b: Array) -> Array:
 
 
 class Bilinear(NamedTuple):
-    """The form uᵀQv of one set of vectors with another: `left` of the one times `right` of the other."""
+    """Vectors prepared for products uᵀQv: `u.left · v.right` for any two of them, without another use of Q."""
 
     left: Vectors
     right: Vectors
@@ -82,12 +82,12 @@ class AbstractMetric(eqx.Module):
         return jnp.sum(form.left * form.right, axis=-1)
 
     def bilinear(self, vector: Vectors) -> Bilinear:
-        """What uᵀQv needs of the vectors, and Q v. By a root R, which keeps small numbers accurate, (Ru)·(Rv)."""
+        """Prepare vectors for uᵀQv = (Ru)·(Rv), and compute Q v. The root R keeps small numbers accurate."""
         root = self.whiten(vector)
         return Bilinear(root, root, self.push_score(root))
 
     def blocks(self) -> "tuple[AbstractMetric, ...]":
-        """The metrics of consecutive stretches of coordinates of which this one consists."""
+        """The metrics of the diagonal blocks, one for each consecutive stretch of coordinates."""
         return (self,)
 
     def arrange(self, vector: Vectors) -> Vectors:
@@ -103,7 +103,7 @@ class AbstractMetric(eqx.Module):
         return self
 
     def without_roots(self) -> "AbstractMetric":
-        """The same metric without arrays that only the maps by R need, where `solve` and `multiply` do without."""
+        """A copy without the arrays that only the maps by R use; `solve` and `multiply` give the same."""
         return self
 
 
@@ -153,7 +153,7 @@ class DenseMetric(AbstractMetric):
 def _inverse_of_lower(lower: Matrix) -> Matrix:
     """The inverse of a lower triangular matrix; of a small one row by row, except on a GPU.
 
-    The threads of LAPACK's solver wait for one another: on a CPU whose cores are busy, milliseconds for any matrix.
+    LAPACK's threaded solver takes milliseconds for any matrix on a busy CPU, because its threads wait for one another.
     """
 
     def solved(lower: Matrix) -> Matrix:

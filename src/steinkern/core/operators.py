@@ -2,7 +2,7 @@
 
 Curvature is linear data: it is averaged over particles and decayed over minibatches. A metric (see `metric`) is a
 factorised positive definite matrix, Q = RᵀR, with which one whitens and solves. Keeping the two apart makes it
-impossible to average factors by accident, and lets structure (diagonal, Kronecker, blocks) live through both.
+impossible to average factors by accident, and keeps structure (diagonal, Kronecker, blocks) in both.
 
 Batches of operators are ordinary operators whose arrays carry a leading axis, used under `jax.vmap`.
 """
@@ -166,7 +166,7 @@ class Kronecker(AbstractOperator):
     def plus(self, added: Scalar, symmetric: bool) -> KroneckerMetric:
         left, right = self.left.scale(), self.right.scale()
         added = added if self.shift is None else added + self.shift
-        # Where a factor has no scale there is nothing to be proportional to.
+        # A factor of scale 0 has no proportion: damping is then split evenly.
         both = (left > 0) & (right > 0)
         ratio = jnp.sqrt(jnp.where(both, left, 1) / jnp.where(both, right, 1))
         root = jnp.sqrt(added)
@@ -178,7 +178,8 @@ class Kronecker(AbstractOperator):
 class Blocks(AbstractOperator):
     """A block-diagonal matrix: one operator for each consecutive stretch of coordinates.
 
-    Every block is damped relative to its own scale, so that a layer of large curvature does not drown a small one.
+    Every block is damped relative to its own scale: a layer of small curvature is not damped by the scale of a large
+    one.
     """
 
     parts: tuple[AbstractOperator, ...]
@@ -284,7 +285,7 @@ def _after(done: AbstractMetric, operator: Operator) -> Operator:
 
 
 def _positive_scale(scale: Scalar) -> Scalar:
-    """The scale that damping is relative to; 1 for no curvature at all, where there is nothing to be relative to."""
+    """The scale that damping is relative to: its absolute value, or 1 where it is 0."""
     return jnp.where(scale == 0, jnp.ones_like(scale), jnp.abs(scale))
 
 

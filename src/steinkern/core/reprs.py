@@ -26,8 +26,11 @@ class ShortRepr:
 def one_line(value: Any) -> str:
     """A value as written in a call; arrays appear by their shape, functions by their name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [(field, getattr(value, field.name, None)) for field in dataclasses.fields(value) if field.init]
-        shown = [f"{field.name}={one_line(held)}" for field, held in fields if not _is_default(field, held)]
+        fields = [field for field in dataclasses.fields(value) if field.init and field.repr]
+        held = {field.name: getattr(value, field.name, None) for field in fields}
+        shown = [
+            f"{field.name}={one_line(held[field.name])}" for field in fields if not _is_default(field, held[field.name])
+        ]
         return f"{type(value).__name__}({', '.join(shown)})"
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return f"{np.asarray(value).item():.4g}" if _is_number(value) else f"{value.dtype.name}{list(value.shape)}"

@@ -98,7 +98,7 @@ def _noise(run: Run) -> Iterator[Fragment]:
 
 def _onwards(run: Run) -> Iterator[Fragment]:
     """Advice for particles that are still moving towards the target."""
-    if isinstance(run.sampler, Untuned):  # whose step size is no choice of the caller's
+    if isinstance(run.sampler, Untuned):  # it chooses its step size itself
         yield Phrase.MORE_STEPS
         return
     velocities = np.asarray(run.recorder.lines().info.velocity_norm, np.float64)

@@ -81,8 +81,8 @@ def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float | None:
         raise ValueError(f"`tolerance` must be a fraction of the largest velocity, below 1, got {tolerance}.")
     if not sampler.deterministic:
         raise ValueError(
-            f"`tolerance` has no meaning for {type(sampler).__name__}, whose velocity does not tell that all is at "
-            "rest. Leave it out and choose `num_steps`."
+            f"`tolerance` has no meaning for {type(sampler).__name__}, whose velocity does not show convergence. "
+            "Leave it out and choose `num_steps`."
         )
     return fraction
 

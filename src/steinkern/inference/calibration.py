@@ -211,7 +211,7 @@ def _simulate(keys: Keys, prior_draw: Any, simulate: Any) -> tuple[PyTree, Batch
 
 
 def _can_trace(function: Any, *arguments: Any) -> bool:
-    """Whether JAX can trace a function of these arguments; what goes wrong is raised again where it then runs."""
+    """Whether JAX can trace a function of these arguments. An error of its own is raised again when it runs."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -222,7 +222,7 @@ def _can_trace(function: Any, *arguments: Any) -> bool:
 
 
 def _unstack(keys: Keys) -> list[Key]:
-    """Single keys, without a program for each place."""
+    """The single keys of an array, without compiling a slice for each index."""
     data, kind = np.asarray(jr.key_data(keys)), jr.key_impl(keys)
     return [jr.wrap_key_data(jnp.asarray(row), impl=kind) for row in data]
 

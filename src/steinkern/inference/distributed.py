@@ -142,7 +142,7 @@ def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
             raise
         raise RuntimeError(
             f"process {jax.process_index()} of {jax.process_count()} cannot go on: another process of the run has most "
-            "likely ended; see what it said last. With `checkpoint=` the same call, in as many new processes, goes on "
+            "likely ended; see its last message. With `checkpoint=` the same call, in as many new processes, goes on "
             f"from the last checkpoint. JAX says: {error}"
         ) from error
 
@@ -171,8 +171,8 @@ def _wait_for(address: str, seconds: int) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise RuntimeError(
-                    f"nobody answered at `coordinator_address` {address} within {seconds} s ({error}). Is process 0 "
-                    "running, and can this machine reach it?"
+                    f"no process answered at `coordinator_address` {address} within {seconds} s ({error}). Is process "
+                    "0 running, and can this machine reach it?"
                 ) from error
         time.sleep(0.1)
 

@@ -65,9 +65,10 @@ def fit(
     ```
 
     The loop is compiled with the data as its arguments, and the random key of step t depends only on t. Recording, a
-    callback, a checkpoint and continuing an earlier result therefore do not change the numbers. Another fit with the
-    same functions, sampler and shapes needs no compilation. Ctrl-C ends the run within a fraction of a second and
-    returns the result so far; a second Ctrl-C raises `KeyboardInterrupt`.
+    callback, a checkpoint and continuing an earlier result therefore do not change the numbers, but for rounding where
+    `record_particles` makes another program. Another fit with the same functions, sampler and shapes needs no
+    compilation. Ctrl-C ends the run after the steps under way, within about a second or one step, and returns the
+    result so far; a second Ctrl-C raises `KeyboardInterrupt`.
 
     Args:
         key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` gives the same random numbers.

@@ -131,8 +131,8 @@ def _report_unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
     number, where = verdict.worst_unclear()
     yield Notice(
         "unclear",
-        f"whether the particles are where the target is cannot be told: {number} {where}, but a few scores are so much "
-        "larger than the others that this may be chance. Some particles are probably far out. ",
+        f"the check of the particles is unclear: {number} {where}, but a few scores are so much larger than the others "
+        "that this may be chance. Some particles are probably far out. ",
         *advice.for_shifted(run),
     )
 
@@ -240,8 +240,7 @@ def _check_rest(run: Run) -> Iterator[Notice]:
         yield Notice(
             "not-at-rest",
             f"the particles are not at rest: the last of {run.done} steps moved them by {move / spread:.2g} of their "
-            "spread, so that their places are those of the last steps, and of the last minibatches where there are "
-            "any. ",
+            "spread, so that their positions depend on the last steps, and on the last minibatches, if any. ",
             *ways_out([*ways, Phrase.LARGER_BATCH] if run.batch_size is not None else ways),
         )
 
@@ -256,8 +255,8 @@ def _check_coupling(run: Run, batch: Batch) -> Iterator[Notice]:
     if neighbours is not None and float(neighbours) < LEAST_NEIGHBOURS:
         yield Notice(
             "decoupled",
-            f"the particles hardly feel one another: the kernel gives all others together {float(neighbours):.1g} of "
-            "the weight that it gives a particle itself, so each climbs to a mode of its own. ",
+            f"the particles hardly interact: the kernel gives all others together {float(neighbours):.1g} of the "
+            "weight that it gives a particle itself, so each one moves to a mode independently. ",
             *advice.for_decoupled(run),
         )
 

@@ -18,8 +18,8 @@ def coincident(points: Points, sampler: AbstractSampler) -> Iterator[Notice]:
     if len(x) > 1 and (sampler.interacting or sampler.deterministic) and (x == x[:1]).all():
         yield Notice(
             "coincident",
-            f"all {len(x)} first particles are the same point, and {type(sampler).__name__} moves them as one: it "
-            "never parts them. Start from different ones, such as `steinkern.initial.gaussian(key, centre, "
+            f"all {len(x)} first particles are the same point, and {type(sampler).__name__} moves them together, "
+            "so that they never separate. Start from different ones, such as `steinkern.initial.gaussian(key, centre, "
             "num_particles)`.",
         )
 

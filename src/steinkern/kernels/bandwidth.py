@@ -55,7 +55,7 @@ class Median(AbstractBandwidth):
         return self.from_distances(squared_distances(sample, sample), n)
 
     def sampled(self, number: int) -> Int[np.ndarray, " m"]:
-        """The particles used of `number` of them, by their places."""
+        """The indices of the particles used, of `number` in all."""
         used = min(number, self.largest)
         return np.arange(used) * number // used
 
@@ -100,7 +100,7 @@ def median_by_counting(r2: Float[Array, "n n"]) -> Scalar:
     """
     n = r2.shape[0]
     number = n * (n - 1) // 2
-    rank = (number + 1) // 2  # of the lower middle
+    rank = (number + 1) // 2  # of the lower of the two middle pairs
     pairs = _fold(r2)
     mean = jnp.sum(r2) / (n * (n - 1))
     variance = jnp.sum((r2 / mean - 1) ** 2) / (n * (n - 1))

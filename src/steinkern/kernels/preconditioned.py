@@ -25,7 +25,7 @@ from .radial.sums import dot
 from .scalar import AbstractScalarKernel
 
 _FEW_PAIRS = 2**16
-"""Up to here, a step in a metric costs less by applying the metric twice than by mapping there and back."""
+"""The most pairs for which applying Q twice costs less than mapping into whitened coordinates and back."""
 
 
 class Preconditioned(AbstractMatrixKernel):
@@ -96,5 +96,5 @@ class Preconditioned(AbstractMatrixKernel):
 
 
 def reads_distances_alone(kernel: AbstractMatrixKernel) -> TypeGuard[Isotropic]:
-    """Whether a kernel is k(r²) I, computed as the library sees fit, with a bandwidth by distances or a number."""
+    """Whether a kernel is k(r²) I with the backend "auto", and its bandwidth a number or a rule of distances."""
     return isinstance(kernel, Isotropic) and kernel.backend == "auto" and reads_distances(kernel.scalar.bandwidth)

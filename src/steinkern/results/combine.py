@@ -42,8 +42,8 @@ def combine(results: Sequence[Any]) -> Result:
             )
         if not eqx.tree_equal(result.shared, results[0].shared):
             raise ValueError(
-                f"`results` must share their shared parameters: those at place {i} differ from the first result's, and "
-                "particles mean nothing beside another network. Predict with each, and average."
+                f"`results` must share their shared parameters: those at place {i} differ from the first result's, so "
+                "their particles are of another model. Predict with each result, and average."
             )
     first = results[0]
     status = max((result.status for result in results), key=list(Status).index)

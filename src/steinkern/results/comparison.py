@@ -9,8 +9,8 @@ import numpy as np
 class Comparison:
     """Means and standard deviations of particles beside those of chains that started from them.
 
-    Draws of the target stay draws of it under the chains. So where the chains forget their start and their moments are
-    those of the particles, the particles have the target's moments, as far as the chains can tell.
+    The chains leave the target invariant. Where they become independent of their start and keep the particles' moments,
+    these are the target's, within the errors of the chains.
     """
 
     mean_differences: np.ndarray
@@ -23,15 +23,15 @@ class Comparison:
     sd_errors: np.ndarray
     """(d,) relative stated errors of the particles' standard deviations, likewise."""
     r_hat: float
-    """The largest over the coordinates: near 1 where the chains have forgotten the particles they started from."""
+    """The largest R-hat of a coordinate: near 1 where the chains no longer depend on their start."""
     chains: int
     transitions: int
     """The number of transitions of each chain that were compared, after those that adapt the step size."""
     gradients: int
-    """What the chains took."""
+    """The number of gradients that the chains evaluated."""
 
     def in_words(self) -> str:
-        """In a line."""
+        """The comparison in one line."""
         low, high = float(np.min(self.sd_ratios)), float(np.max(self.sd_ratios))
         return (
             f"Beside {self.chains} chains held aside: means differ by up to "

@@ -1,4 +1,4 @@
-"""Pareto-smoothed importance sampling (PSIS): smoothed weights, and k̂, which says whether they can be trusted.
+"""Pareto-smoothed importance sampling (PSIS): smoothed weights, and their diagnostic k̂.
 
 Vehtari, Simpson, Gelman, Yao and Gabry, Pareto smoothed importance sampling, JMLR 25(72), 2024.
 """
@@ -84,7 +84,7 @@ class PSIS:
 
 @helpful_keywords
 def psis(log_weights: Any, relative_efficiency: float = 1.0) -> PSIS:
-    """Smooth importance weights, and say by k̂ whether they can be trusted.
+    """Smooth importance weights, and compute k̂, which tells whether they are reliable.
 
     For S draws x_i of an approximation q the weights w_i = p(x_i) / q(x_i) turn averages over q into averages over the
     target p. A few huge weights spoil such averages. PSIS fits a generalised Pareto distribution to the

@@ -175,7 +175,7 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 def _check(result: Result) -> None:
-    """Raise where the arrays of a result do not fit together, so that its methods need not ask."""
+    """Raise where the shapes of a result's arrays do not agree, so that its methods need not check."""
     points, history = result.points, result.history
     n, d = points.shape
     _ensure(n > 0 and d > 0 and _is_float(points))

@@ -105,5 +105,5 @@ class Faults:
         if self.damped:
             told.append(f" {self.damped} steps needed up to {self.largest_damping:.0e} times the damping.")
         if self.shortened:
-            told += [f" {self.shortened} absurdly long moves were made shorter: ", Phrase.LOWER_RATE, "."]
+            told += [f" {self.shortened} moves were clipped, far longer than any before: ", Phrase.LOWER_RATE, "."]
         return Notice(message.code, *message.fragments, *told)

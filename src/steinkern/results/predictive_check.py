@@ -56,12 +56,12 @@ class PredictiveCheck:
         number = len(next(iter(self.replicated.values())))
         if not self.extreme:
             listed = ", ".join(f"{name} {p:.2f}" for name, p in p_values.items())
-            return f"The model makes such data: p-values {listed} ({number} data sets)."
+            return f"The model reproduces these statistics: p-values {listed} ({number} data sets)."
         sides = {name: "larger" if p_values[name] < 0.5 else "smaller" for name in self.extreme}
         listed = ", ".join(
             f"{name} is {side} than replicated ones (p = {p_values[name]:.3g})" for name, side in sides.items()
         )
-        return f"The model does NOT make such data: the observed {listed} ({number} data sets)."
+        return f"The model does NOT reproduce these statistics: the observed {listed} ({number} data sets)."
 
     def summary(self) -> str:
         """A table: each statistic as observed, its quantiles over replicated data and its p-value; then the finding."""

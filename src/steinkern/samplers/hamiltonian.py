@@ -20,7 +20,7 @@ from ..targets.target import AbstractTarget
 from .sampler import AbstractSampler, Info, root_mean_square
 
 _JITTER = (-1.0, 0.3)  # range of the uniform noise on the log step size, drawn for each chain and transition
-_FEWEST_JUMPING = 4  # chains: two jump, two others are the difference
+_FEWEST_JUMPING = 4  # the fewest chains with jumps: one or two jump, by the difference of two others
 _LENGTH = math.pi / 2  # mean trajectory length; a quarter turn on a standard Gaussian ends independent of its start
 
 
@@ -45,13 +45,13 @@ class Noise(NamedTuple):
     momenta: Points
     """Standard normal."""
     length: Scalar
-    """Uniform in [0, 1): of the trajectory."""
+    """Uniform in [0, 1): sets the length of the trajectories."""
     stretch: Float[Array, " n"]
     """The factor on every chain's step size; `log_stretch` has its logarithm."""
     acceptance: Float[Array, " n"]
     """Uniform in [0, 1): Metropolis' rule for the trajectories."""
     rows: Int[Array, "3 m"]
-    """Three different chains for every jump: which jumps, and which of those that do not is added and subtracted."""
+    """The indices of three chains for every jump x + y − z: x, which jumps, then y and z, which do not."""
     log_acceptance: Float[Array, " m"]
     """Logarithms of uniform numbers: Metropolis' rule for the jumps."""
 
@@ -100,7 +100,7 @@ class Hamiltonian(AbstractSampler):
 
     @staticmethod
     def init_at(target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
-        """The state before the first transition, which depends on no number of the sampler."""
+        """The state before the first transition. It does not depend on the metric or the step size."""
         values, scores = _look(target, points, batch)
         return ChainState(
             points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
@@ -127,7 +127,7 @@ class Hamiltonian(AbstractSampler):
         order = jr.permutation(keys[4], n)
         others = max(n - jumping, 2)
         plus = jr.randint(keys[5], (jumping,), 0, others)
-        minus = jnp.remainder(plus + jr.randint(keys[6], (jumping,), 1, others), others)  # any of them but the first
+        minus = jnp.remainder(plus + jr.randint(keys[6], (jumping,), 1, others), others)  # any of them but `plus`
         return Noise(
             momenta=jr.normal(keys[0], points.shape, dtype),
             length=jr.uniform(keys[1], (), dtype),
@@ -161,7 +161,7 @@ class Hamiltonian(AbstractSampler):
         return chosen._replace(acceptance=probability, leaps=leaps, outside=none)
 
     def _jump(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
-        """Jumps of some chains by differences of others, which stay where they are: so the jump is symmetric."""
+        """Propose jumps by differences of chains that do not jump, so that the proposal is symmetric."""
         d = state.points.shape[1]
         table = _table(state.points, state.log_densities, state.scores)  # one array, read and written once
         here, plus, minus = table.at[noise.rows].get(mode="promise_in_bounds")

@@ -59,7 +59,7 @@ class AbstractKernelRule(OneLine):
 
     @property
     def may_decouple(self) -> bool:
-        """Whether the kernel has numbers of its own, by which particles may not feel one another."""
+        """Whether the kernel has a fixed bandwidth or temperature, by which the particles may decouple."""
         return True
 
     def damped(self, factor: float) -> "AbstractKernelRule | None":
@@ -167,8 +167,8 @@ class MetricSettings(OneLine):
         kept = (state.curvature, jnp.asarray(True))
         curvature, finite = _when(self.measure_every, wanted, blended, kept)
 
-        # A metric of an earlier step hides that this step's curvature is not finite, and the average would remember it
-        # for ever. So the step fails at once: the loop takes it back, and its particle at fault with it.
+        # Curvature that is not finite would stay in the running average, hidden by a metric of an earlier step. So its
+        # metric is NaN at once: the loop rejects the step, and recovery moves the faulty particle back.
         def refreshed() -> AbstractMetric:
             metric = factorise(curvature)
             return jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
@@ -192,8 +192,8 @@ class AverageMetric(AbstractKernelRule):
         curvature: what to average.
         kernel: K0 of Eq. (12), adapted in the metric.
         settings: damping, running average, refreshing.
-        repair: mends the *mean* where the curvature itself was left unrepaired (`Hessian(repair=None)`): Eq. (15) to
-            the letter, with negative directions mended once, after averaging.
+        repair: repairs the *mean* of curvature that is not repaired itself (`Hessian(repair=None)`): the mean is then
+            exactly Eq. (15), and negative directions are repaired once, after averaging.
         per_block: a kernel of its own for each block of the curvature, such as each layer of `KFAC` (see `PerBlock`).
     """
 
@@ -335,14 +335,14 @@ class AnchorMixture(AbstractKernelRule):
 
 
 def _metric_for(kernel: AbstractMatrixKernel, curvature: AbstractOperator, damping: Any) -> AbstractMetric:
-    """The metric of a curvature, with what a kernel uses of it."""
+    """The metric of a curvature, without its roots where the kernel does not use them."""
     metric = curvature.factorise(damping, symmetric=not kernel.rotation_invariant)
     needs_roots = not reads_distances_alone(kernel) or kernel.precision != "float32"
     return metric if needs_roots else metric.without_roots()
 
 
 def _has_numbers(kernel: AbstractMatrixKernel) -> bool:
-    """Whether a kernel has a bandwidth given as a number, or a function of the user's; one by the median couples."""
+    """Whether a kernel holds arrays, such as a bandwidth given as a number. A bandwidth rule couples the particles."""
     return bool(jax.tree_util.tree_leaves(kernel))
 
 

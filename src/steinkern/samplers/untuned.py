@@ -19,15 +19,15 @@ from .sampler import AbstractSampler, Info, make_info, root_mean_square
 AT_REST = 1e-3
 """The root mean square of the whitened velocity, in standard deviations a unit step, below which particles rest."""
 AFFINE_WEIGHT = 0.1
-"""Of affine velocities beside those of the inverse multiquadric."""
+"""The weight of the affine kernel in the sum with the inverse multiquadric."""
 FIRST_STEP = 0.3
 LARGEST_STEP = 3.0
 LEAST_STEP = 1e-4
 LEAST_SHARE = 0.05
 """The factor on the step size at the end of the decay."""
-_GAIN = 0.2  # on the logarithm of the step size
+_GAIN = 0.2  # factor on the change of the logarithm of the step size
 _AGREEMENT = 0.5  # the cosine of two velocities in a row at which the step size stays as it is
-_LONGEST = 0.5  # move of a particle, in standard deviations a coordinate
+_LONGEST = 0.5  # the longest move of a particle, in standard deviations a coordinate
 
 
 def default_kernel() -> AbstractMatrixKernel:

@@ -80,7 +80,7 @@ def around_mode(
     """Normal draws around a mode, with the covariance of the Laplace approximation times scale².
 
     L-BFGS finds the mode of the density in unconstrained coordinates from `start`; the covariance is the inverse of the
-    repaired Hessian there. The draws are good initial particles for any sampler, and no posterior by themselves.
+    repaired Hessian there. The draws are initial particles for any sampler, not draws of the posterior.
 
     Args:
         key: PRNG key.

@@ -39,7 +39,7 @@ class AbstractLikelihood(OneLine):
 
     def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
         """A label drawn from p(· | output); for curvature by drawn labels."""
-        raise ValueError(f"`{type(self).__name__}` draws no labels: write its `sample(key, output)`.")
+        raise ValueError(f"`{type(self).__name__}` cannot draw labels: define its method `sample(key, output)`.")
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
         """Raise `ValueError` where a label is outside the likelihood's sample space.

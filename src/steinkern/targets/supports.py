@@ -308,9 +308,7 @@ def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupp
     if support is None or isinstance(support, AbstractSupport):
         leaves = jax.tree_util.tree_leaves(particle)
         if support is not None and not leaves:
-            raise ValueError(
-                f"`{path}` is given for what is not among the particles: shared parameters are unconstrained."
-            )
+            raise ValueError(f"`{path}` is given for shared parameters, which must be unconstrained. Leave it out.")
         return [support or real] * len(leaves)
     if isinstance(support, dict) and isinstance(particle, dict):
         unknown = sorted(set(support) - set(particle))

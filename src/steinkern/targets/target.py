@@ -228,7 +228,7 @@ class LogDensity(AbstractTarget):
 
     function: Any
     support: PyTree = eqx.field(default=None, kw_only=True)
-    space: AbstractSpace | None = eqx.field(default=None, kw_only=True)
+    space: AbstractSpace | None = eqx.field(default=None, kw_only=True, repr=False)
     power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
     shared: PyTree = eqx.field(default=None, kw_only=True)
 
@@ -286,7 +286,7 @@ class Posterior(AbstractTarget):
     log_likelihood: Any
     num_data: Any = eqx.field(converter=as_number)
     support: PyTree = eqx.field(default=None, kw_only=True)
-    space: AbstractSpace | None = eqx.field(default=None, kw_only=True)
+    space: AbstractSpace | None = eqx.field(default=None, kw_only=True, repr=False)
     power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
     shared: PyTree = eqx.field(default=None, kw_only=True)
 

@@ -26,7 +26,7 @@ def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray, na
         names: the names of the coordinates.
     """
     mean, steps = nearest.mean, nearest.whitening.steps()
-    with np.errstate(over="ignore", invalid="ignore"):  # a search that runs away overflows
+    with np.errstate(over="ignore", invalid="ignore"):  # a search that diverges overflows
         size = np.sqrt(np.sum(steps**2, axis=0)) + np.abs(mean - start)
     if not np.isfinite(nearest.bound) and not np.any(size > _BEYOND):
         return Notice(
@@ -40,7 +40,7 @@ def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray, na
         return None
     worst = names[int(np.argmax(np.where(np.isfinite(size), size, np.inf)))]
     before, after = evaluator.log_densities(np.stack([start, mean + steps[-1]])).tolist()
-    endless = f"the search for the posterior's mass came to no end: it runs away, farthest in {worst!r}. "
+    endless = f"the search for the posterior's mass diverges to infinity, farthest in {worst!r}. "
     return Notice("improper", endless, _advice(before, after))
 
 
@@ -74,8 +74,8 @@ def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, names: li
     first, last = (float(np.median(log_densities[place])) for place in (0, -1))
     return Notice(
         "improper",
-        f"the chains run away, farthest in {names[worst]!r}, whose spread has grown {growth[worst]:.1g}-fold and still "
-        "grows. ",
+        f"the chains diverge to infinity, farthest in {names[worst]!r}, whose spread has grown {growth[worst]:.1g}-fold"
+        " and still grows. ",
         _advice(first, last),
     )
 

@@ -253,8 +253,8 @@ def find_concerns(
         else:
             yield Notice(
                 "slow-chains",
-                f"chains move slowly in {where!r} (R-hat {quality.r_hat:.2f}): its mean and spread are not settled. A "
-                "funnel does that, as in a hierarchy that is not well informed: write it non-centred.",
+                f"chains move slowly in {where!r} (R-hat {quality.r_hat:.2f}): its mean and spread are not settled. "
+                "The usual cause is a funnel, as in a hierarchy with few data a group: write it non-centred.",
             )
     elif unsettled or are_drifting(seen):
         yield Notice(
@@ -275,7 +275,7 @@ def find_concerns(
         yield Notice(
             "heavy-tails",
             f"the tails of {names[int(tails.argmax())]!r} are heavy (fourth moment {tails.max():.0f} where a Gaussian "
-            "has 3): its standard deviation is known less well than it seems. Trust quantiles more, or give it a "
+            "has 3): the stated error of its standard deviation is too small. Rely on quantiles, or give it a "
             "prior with lighter tails.",
         )
     if quality.identity_error > _SURE or quality.outside:

@@ -37,10 +37,10 @@ class SecondComponent(NamedTuple):
         size = f"{self.ratio:.0f} times wider" if self.ratio > 1 else f"{1 / self.ratio:.0f} times narrower"
         return Notice(
             "other-part",
-            f"these particles stand for a part of the mass: another part, {size}, has perhaps {self.share:.0%} of it, "
-            "and chains do not go from the one to the other: ",
+            f"these particles cover only a part of the mass: another part, {size}, has perhaps {self.share:.0%} of it, "
+            "and chains do not move between the two: ",
             Phrase.SAMPLE_EACH,
-            ", and see whether both are meant.",
+            ", and check whether both belong to the model.",
         )
 
 

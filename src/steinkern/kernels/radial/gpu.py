@@ -73,7 +73,7 @@ def velocity_sums(
     width, shape = padded_width(d), _shape(kernel, at.dtype)
     tile = tile_for(d, digits, shape.profiles) if tile is None else tile
     if missing():
-        raise ValueError(f"`backend` 'gpu' cannot be had: {missing()}. Take 'tiled', or 'auto'.")
+        raise ValueError(f"`backend` 'gpu' is not available: {missing()}. Take 'tiled', or 'auto'.")
     if tile is None:
         raise ValueError(f"`backend` 'gpu' has no room on the chip for {d} dimensions. Take 'tiled', or 'auto'.")
     largest = jnp.maximum(jnp.max(jnp.abs(at)), jnp.max(jnp.abs(source.points)))

@@ -90,14 +90,16 @@ def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
     if not numbers or d > _MOST_DIMENSIONS:
         return False
     if missing():
-        _say_once(f"{missing()}: velocities of many particles go in tiles, which takes several times as long.")
+        _say_once(
+            f"{missing()}: velocities of many particles are computed in tiles, which takes several times as long."
+        )
         return False
     profiles = 1 if kernel.constant_slope(jnp.float32) is not None else 2
     room = tile_for(d, digits_for(kernel, d, precision), profiles) is not None
     if not room:
         _say_once(
             f"the GPU has too little memory on its chip ({shared_bytes() // 1024} KiB) for its own kernel in {d} "
-            "dimensions: velocities go in tiles, which takes several times as long."
+            "dimensions: velocities are computed in tiles, which takes several times as long."
         )
     return room
 

@@ -56,8 +56,8 @@ def check(name: str, draws: Any, observed: Any) -> str:
     if observed is None or not np.size(observed):
         middle, low, high = map(charts.number, (float(draws.mean()), *map(float, _interval(draws.ravel()))))
         return (
-            f"<h3>{html.text(name)}</h3><p>Predictive mean {middle}, 90% of all draws between {low} and {high}. Nothing"
-            " observed to compare with was given: <code>observed={name: values}</code>.</p>"
+            f"<h3>{html.text(name)}</h3><p>Predictive mean {middle}, 90% of all draws between {low} and {high}. To"
+            " compare them with observations, give <code>observed={name: values}</code>.</p>"
         )
     seen = np.asarray(observed, float).ravel()
     rows = []
