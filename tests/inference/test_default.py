@@ -12,7 +12,7 @@ import steinkern as sk
 from steinkern.inference.automatic.chains import Draws
 from steinkern.inference.automatic.convergence import measure_mixing
 from steinkern.inference.default.held_aside import HeldAside, compare, doubts
-from steinkern.inference.default.refine import worst_difference
+from steinkern.inference.default.refine import MOST_PAIRS, number_of_anchors, worst_difference
 from steinkern.samplers.untuned import LARGEST_STEP, LEAST_STEP, UntunedState, _next_log_step
 from steinkern.targets.centred import centre_posterior
 
@@ -38,6 +38,13 @@ def test_the_step_grows_where_velocities_agree_and_falls_where_they_turn():
     assert float(_next_log_step(before, -velocity)) == pytest.approx(-0.3)  # 0.2 (−1 − 0.5)
     assert float(_next_log_step(before, jnp.zeros_like(velocity))) == pytest.approx(-0.1)
     assert float(_next_log_step(state(velocity, steps=0), -velocity)) == 0  # there is no velocity before the first
+
+
+def test_every_particle_is_an_anchor_of_the_refinement_until_that_is_too_many():
+    assert [number_of_anchors(n) for n in (1, 20, 100, 150)] == [1, 20, 100, 150]
+    for n in (200, 500, 5000):
+        assert 1 <= number_of_anchors(n) < n
+        assert number_of_anchors(n) == 1 or number_of_anchors(n) * n**2 <= MOST_PAIRS
 
 
 def test_the_step_stays_within_its_limits():
