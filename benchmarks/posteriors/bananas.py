@@ -5,11 +5,11 @@
 Bends are what `fit` without a sampler cannot follow with one metric, and where chains that start from too narrow
 particles can be as narrow as these. None of these targets is among the 28 of `run`. The limit of R-hat in
 `inference/default/held_aside.py` was set with the README's banana, others like these, and healthy targets in view.
-"Wrong" is what is not good in the sense of `run`.
+"Wrong" is what is not good in the sense of `run`. Rows of other targets and methods that the file of `--json` has are
+kept.
 """
 
 import argparse
-import json
 import math
 import tempfile
 from collections.abc import Callable
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from steinkern.core.files import environment
-from steinkern.experiments.tables import Row, write_results
+from steinkern.experiments.tables import Row, read_results, write_results
 
 from ..jobs import in_processes, machine
 from .methods import Outcome, run_method
@@ -132,7 +132,13 @@ def main() -> None:
         write_results(options.to, "bananas", {"warnings": said}, rows)
         return
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {}
+    kept: dict[tuple[str, str], list[Row]] = {}
+    warnings: dict[str, list[str]] = {}
+    if options.json.exists():
+        _, settings, rows = read_results(options.json)
+        warnings = settings["warnings"]
+        for row in rows:
+            kept.setdefault((row.case, row.method), []).append(row)
     with tempfile.TemporaryDirectory() as directory:
         pairs = {f"{name},{method}": (name, method) for name in options.targets for method in options.methods}
         places = {job: Path(directory) / f"{job}.json" for job in pairs}
@@ -145,12 +151,12 @@ def main() -> None:
         }  # fmt: skip
 
         def finish(job: str) -> None:
-            found[job] = json.loads(places[job].read_text())
-            lines = [row for name in pairs if name in found for row in found[name]["rows"]]
-            warnings = {name: found[name]["settings"]["warnings"] for name in pairs if name in found}
+            _, own, rows = read_results(places[job])
+            kept[pairs[job]], warnings[job] = rows, own["warnings"]
             settings = {"warnings": warnings, "environment": environment(), "machine": machine()}
-            write_results(options.json, "bananas", settings, [Row(**_numbers(line)) for line in lines])
-            told = {line["metric"]: line["mean"] for line in found[job]["rows"]}
+            order = [(name, method) for name in TARGETS for method in METHODS if (name, method) in kept]
+            write_results(options.json, "bananas", settings, [row for pair in order for row in kept[pair]])
+            told = {row.metric: row.mean for row in rows}
             print(
                 f"{job:24} means {told['max_mean_error']:.2g} sds {told['min_sd_ratio']:.2f} to "
                 f"{told['max_sd_ratio']:.2f}, of {options.keys}: " + ", ".join(f"{c} {told[c]:.0f}" for c in COUNTS),
@@ -159,10 +165,6 @@ def main() -> None:
 
         for job, why in in_processes(commands, options.workers, finish, options.limit).items():
             print(f"{job} failed: {why}", flush=True)
-
-
-def _numbers(line: dict[str, Any]) -> dict[str, Any]:
-    return {key: math.nan if value is None and key in ("mean", "stderr") else value for key, value in line.items()}
 
 
 if __name__ == "__main__":
