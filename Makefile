@@ -140,7 +140,7 @@ bench-posteriors: setup
 	$(BIN)/python -m benchmarks.posteriors.run --workers $$(nproc)
 
 bench-minibatch: setup
-	$(BIN)/python -m benchmarks.minibatch
+	$(BIN)/python -m benchmarks.minibatch.run --workers $$(nproc)
 
 bench-versions: setup
 	git worktree add --force --detach out/before $(BEFORE)

@@ -1,6 +1,6 @@
 """Puts the tables of `results/*/table.md` into `docs/results/*.md` (`make results-pages`).
 
-Rows without a result are left out.
+Rows without a result are left out. `default_tables` does the same for `docs/default.md`.
 """
 
 import re
@@ -24,5 +24,8 @@ def filled(page: Path) -> str:
 
 
 if __name__ == "__main__":
+    from default_tables import PAGE, filled_default  # beside this file
+
+    PAGE.write_text(filled_default())
     for path in pages():
         path.write_text(filled(path))

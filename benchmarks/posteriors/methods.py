@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -118,13 +118,11 @@ def nuts(target: Target, key: Any, budget: int, warmup_gradients: int) -> Outcom
     The warm-up has 1000 iterations where that takes less than half of the budget, else as many as half allows,
     judging by `warmup_gradients`, the cost of 1000.
     """
-    from .nuts import Chains
-
     num_warmup = int(min(1000, 1000 * 0.5 * budget / warmup_gradients))
     points, steps = np.zeros((0, target.dim)), np.zeros(0, int)
     while num_warmup > 0:
         parts = []
-        for part in Chains(target.log_density, num_warmup).run(key, target.start):
+        for part in _chains(target.log_density, num_warmup).run(key, target.start):
             parts.append(part)
             if sum(int(counts.sum()) for _, counts in parts) >= budget:
                 break
@@ -138,6 +136,14 @@ def nuts(target: Target, key: Any, budget: int, warmup_gradients: int) -> Outcom
         return _failed(target, f"fewer than {FEWEST_DRAWS} draws within the budget", gradients=budget)
     spent = int(steps.sum())
     return Outcome(points.mean(0), points.std(0), gradients=spent, sequential=spent)
+
+
+@lru_cache(maxsize=4)
+def _chains(log_density: Callable[[Any], Any], num_warmup: int) -> Any:
+    """Compiled once for a target, so that a second call does not compile."""
+    from .nuts import Chains
+
+    return Chains(log_density, num_warmup)
 
 
 METHODS: dict[str, Callable[[Target, Any], Outcome]] = {

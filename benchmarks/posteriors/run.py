@@ -11,12 +11,8 @@ done. With `--workers` several targets run at once, each in a process and thread
 
 import argparse
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ import numpy as np
 from steinkern.core.files import environment, write_text
 from steinkern.experiments.tables import Row, aligned, read_results, write_results
 
+from ..jobs import in_processes, machine
 from .methods import NAMES, Outcome, run_method
 from .references import fingerprint, read_references
 from .target import Target
@@ -88,19 +85,30 @@ class Bench:
     references: dict[str, dict[str, Any]]
     rows: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
     warnings: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    measured: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By method: the versions, the date and the machine of its last measurement."""
 
-    def load(self, path: Path | None = None) -> None:
+    def load(self, path: Path | None = None, methods: Sequence[str] = NAMES) -> None:
         """Take the rows of a file, its own by default, in place of those of the same target and method."""
         path = self.path if path is None else path
         if path.exists():
             _, settings, rows = read_results(path)
             for name, said in settings["warnings"].items():
-                self.warnings.setdefault(name, {}).update(said)
+                self.warnings.setdefault(name, {}).update({key: said[key] for key in said if key in methods})
             found: dict[tuple[str, str], list[Row]] = {}
             for row in rows:
-                if row.case in TARGETS and row.method in NAMES:
+                if row.case in TARGETS and row.method in methods:
                     found.setdefault((row.case, row.method), []).append(row)
             self.rows |= found
+            self.measured |= {key: value for key, value in settings.get("measured", {}).items() if key in methods}
+
+    def line(self, target: str, method: str) -> str:
+        """One target and method in a line of text."""
+        number = {row.metric: row.mean for row in self.rows[target, method]}
+        return (
+            f"{target:22} {method:10} means {number['max_mean_error']:8.3g}  sds {number['min_sd_ratio']:.3g} to "
+            f"{number['max_sd_ratio']:.3g}  {number['seconds']:.1f} s  {verdict(number)}"
+        )
 
     def value(self, target: str, method: str, metric: str) -> float:
         """The mean of a metric, NaN where it has not been measured."""
@@ -123,6 +131,7 @@ class Bench:
         self.rows[target.name, method] = rows_of(target, method, outcomes, reference)
         said = sorted({text for outcome in outcomes for text in outcome.warnings})
         self.warnings.setdefault(target.name, {})[method] = said
+        self.measured[method] = {**environment(), "machine": machine()}
         self.write()
 
     def warmups(self) -> list[Row]:
@@ -161,6 +170,7 @@ class Bench:
         return found
 
     def write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         order = [(name, method) for name in TARGETS for method in NAMES if (name, method) in self.rows]
         rows = [row for pair in order for row in self.rows[pair]] + self.warmups() + self.summary()
         settings = {
@@ -168,6 +178,7 @@ class Bench:
             "excellent": EXCELLENT,
             "halves": {name: target.half for name, target in TARGETS.items()},
             "warnings": self.warnings,
+            "measured": self.measured,
             "environment": environment(),
         }
         write_results(self.path, "posteriors", settings, rows)
@@ -211,29 +222,35 @@ class Bench:
         return "\n".join(lines)
 
 
-def in_processes(bench: Bench, options: argparse.Namespace) -> None:
-    """A process for every target, `options.workers` at once, each with one thread; their rows as they come."""
-    threads = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    surroundings = {**os.environ, "XLA_FLAGS": threads, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+def in_parallel(bench: Bench, options: argparse.Namespace) -> None:
+    """Targets and methods at once, each in a process with one thread; their rows as they come."""
+    together = [method for method in ("ours", "nuts") if method in options.methods]  # NUTS has the budget of ours
+    alone = [[method] for method in options.methods if method not in ("ours", "nuts")]
     longest = sorted(options.targets, key=lambda name: -TARGETS[name].dim)
-    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(options.workers) as pool:
+    with tempfile.TemporaryDirectory() as directory:
+        commands, names = {}, {}
+        for methods in [*alone, *([together] if together else [])]:
+            for name in longest:
+                if options.resume and all(bench.done(name, method, options.seeds) for method in methods):
+                    continue
+                job = f"{name},{methods[0]}"
+                path = Path(directory) / f"{job}.json"
+                known = {pair: rows for pair, rows in bench.rows.items() if pair == (name, "ours")}
+                if known:  # the budget of NUTS is in them
+                    Bench(path, bench.references, known, {name: bench.warnings.get(name, {})}).write()
+                own = ["--targets", name, "--methods", *methods, "--seeds", str(options.seeds), "--json", str(path)]
+                commands[job] = ["benchmarks.posteriors.run", *own, *["--resume"] * options.resume]
+                names[job] = name, methods, path
 
-        def run(name: str) -> tuple[str, Path, subprocess.CompletedProcess[str]]:
-            path = Path(directory) / f"{name}.json"
-            known = {pair: rows for pair, rows in bench.rows.items() if pair[0] == name}
-            if known:  # the budget of NUTS is in them
-                Bench(path, bench.references, known, {name: bench.warnings.get(name, {})}).write()
-            own = ["--targets", name, "--methods", *options.methods, "--seeds", str(options.seeds), "--json", str(path)]
-            command = [sys.executable, "-m", "benchmarks.posteriors.run", *own, *["--resume"] * options.resume]
-            return name, path, subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False)
-
-        for name, path, ended in pool.map(run, longest):
-            bench.load(path)
+        def finish(job: str) -> None:
+            name, methods, path = names[job]
+            bench.load(path, methods)
             bench.write()
-            said = [line for line in ended.stdout.splitlines() if line.startswith(f"{name} ")]
-            print("\n".join(said[: len(options.methods)]), flush=True)
-            if ended.returncode:
-                print(f"{name} failed: {ended.stderr.strip()[-500:]}", flush=True)
+            for method in methods:
+                print(bench.line(name, method), flush=True)
+
+        for job, why in in_processes(commands, options.workers, finish, options.limit).items():
+            print(f"{job} failed: {why}", flush=True)
 
 
 def verdict(number: dict[str, float]) -> str:
@@ -253,6 +270,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, default=RESULTS, help="the rows; a Markdown table goes beside them")
     parser.add_argument("--workers", type=int, default=1, help="targets at once")
+    parser.add_argument("--limit", type=float, default=math.inf, help="with --workers: seconds after which it stops")
     parser.add_argument("--resume", action="store_true", help="skip what the file has already")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)  # this process is the benchmark's own
@@ -266,19 +284,14 @@ def main() -> None:
     if outdated:
         raise SystemExit(f"No references for {', '.join(outdated)}: run `python -m benchmarks.posteriors.references`.")
     if options.workers > 1:
-        in_processes(bench, options)
+        in_parallel(bench, options)
         print(aligned(bench.summary_table()))
         return
     for name in options.targets:
         for method in (method for method in NAMES if method in options.methods):
             if not (options.resume and bench.done(name, method, options.seeds)):
                 bench.measure(TARGETS[name], method, options.seeds)
-            number = {row.metric: row.mean for row in bench.rows[name, method]}
-            print(
-                f"{name:22} {method:10} means {number['max_mean_error']:8.3g}  sds {number['min_sd_ratio']:.3g} to "
-                f"{number['max_sd_ratio']:.3g}  {number['seconds']:.1f} s  {verdict(number)}",
-                flush=True,
-            )
+            print(bench.line(name, method), flush=True)
         jax.clear_caches()  # a program a target and method: together they are more than memory mappings allow
     print(aligned(bench.table(options.targets)), aligned(bench.summary_table()), sep="\n\n")
 

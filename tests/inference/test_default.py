@@ -11,8 +11,10 @@ import pytest
 import steinkern as sk
 from steinkern.inference.automatic.chains import Draws
 from steinkern.inference.automatic.convergence import measure_mixing
+from steinkern.inference.automatic.whitening import Whitening
 from steinkern.inference.default.held_aside import HeldAside, compare, doubts
-from steinkern.inference.default.refine import worst_difference
+from steinkern.inference.default.refine import MOST_PAIRS, number_of_anchors, worst_difference
+from steinkern.inference.default.thin import reduce
 from steinkern.samplers.untuned import LARGEST_STEP, LEAST_STEP, UntunedState, _next_log_step
 from steinkern.targets.centred import centre_posterior
 
@@ -38,6 +40,49 @@ def test_the_step_grows_where_velocities_agree_and_falls_where_they_turn():
     assert float(_next_log_step(before, -velocity)) == pytest.approx(-0.3)  # 0.2 (−1 − 0.5)
     assert float(_next_log_step(before, jnp.zeros_like(velocity))) == pytest.approx(-0.1)
     assert float(_next_log_step(state(velocity, steps=0), -velocity)) == 0  # there is no velocity before the first
+
+
+@pytest.mark.parametrize("number", [8, 20, 70])
+def test_fewer_particles_have_the_moments_of_the_flow(number):
+    random = np.random.default_rng(0)
+    scales = 10.0 ** np.linspace(-3, 3, 12)
+    flow = random.standard_normal((100, 12)) @ (random.standard_normal((12, 12)) * scales) + scales
+    whitening = Whitening.of_precision(np.linalg.inv(np.cov(flow.T)))
+    points = reduce(random, flow, whitening, number)
+    sd = flow.std(axis=0)
+    assert points.shape == (number, 12)
+    np.testing.assert_allclose((points.mean(axis=0) - flow.mean(axis=0)) / sd, 0, atol=1e-6)
+    np.testing.assert_allclose(points.std(axis=0) / sd, 1, atol=1e-6)
+    if number > 12:
+        correlations = np.corrcoef(points.T) - np.corrcoef(flow.T)
+        np.testing.assert_allclose(correlations, 0, atol=1e-6)
+
+
+def wide(x):
+    """Forty coordinates, neighbours correlated."""
+    return -0.5 * jnp.sum(x**2) - 2 * jnp.sum((x[1:] - x[:-1]) ** 2)
+
+
+@pytest.mark.thorough
+def test_fewer_particles_than_coordinates_keep_their_spread_and_the_run_goes_on_with_all():
+    result = sk.fit(jr.key(0), wide, start=np.zeros(40), num_particles=12, progress=False)
+    precision = np.asarray(jax.hessian(lambda x: -wide(x))(jnp.zeros(40)))
+    exact = np.sqrt(np.diagonal(np.linalg.inv(precision)))
+    assert result.points.shape == result.particles.shape == (12, 40)
+    assert "100 particles of the flow" in result.verdict.note
+    # A hundred particles have 0.97 to 1.0 of the standard deviations in 100 dimensions; twelve alone have about half.
+    np.testing.assert_allclose(np.asarray(result.points).std(axis=0) / exact, 1, atol=0.1)
+    again = sk.fit(jr.key(1), wide, particles=result, num_steps=2, progress=False)
+    assert again.points.shape == (12, 40)
+    assert len(again.loop.state.points) == 100
+    assert again.num_steps > result.num_steps
+
+
+def test_every_particle_is_an_anchor_of_the_refinement_until_that_is_too_many():
+    assert [number_of_anchors(n) for n in (1, 20, 100, 150)] == [1, 20, 100, 150]
+    for n in (200, 500, 5000):
+        assert 1 <= number_of_anchors(n) < n
+        assert number_of_anchors(n) == 1 or number_of_anchors(n) * n**2 <= MOST_PAIRS
 
 
 def test_the_step_stays_within_its_limits():

@@ -85,7 +85,8 @@ def fit(
         start: in place of `particles`, one particle's parameters, where the log density is finite. The particles are
             drawn from the nearest Gaussian that is found from there, as in `sample`. A NumPyro or PyMC model needs
             neither.
-        num_particles: with `start`, the number of particles; 100 by default.
+        num_particles: with `start`, the number of particles; 100 by default. Without a sampler at least 100 move, and
+            fewer are support points of them.
         batch_size: the number of examples drawn, with replacement, at every step; all examples by default. Without a
             sampler it needs a `Posterior` of at most 200 coordinates, whose scores are then centred at the mode.
         record_every: the number of steps between two records of the history. Beyond 65,536 records (fewer with

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
@@ -75,6 +75,8 @@ def prepare(
     """
     key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
     data = as_concrete_data(data)
+    if isinstance(particles, Result):
+        particles = _with_all_particles(particles, sampler)
     bound, points, first = _starting_point(as_target(target), particles)
     as_count("num_steps and the steps before", first + num_steps)
     check_tempering(tempering, first, num_steps)
@@ -131,6 +133,21 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
 def _root_mean_variance(points: np.ndarray) -> float:
     """√ of the variance, averaged over the coordinates."""
     return float(np.sqrt(np.mean(np.var(points.astype(np.float64), axis=0))))
+
+
+def _with_all_particles(earlier: Result, sampler: AbstractSampler) -> Result:
+    """A result with the particles of its state, which may be more than it returned; for the same sampler alone."""
+    if earlier.loop is None or len(earlier.loop.state.points) == len(earlier.points):
+        return earlier
+    if not eqx.tree_equal(earlier.sampler, sampler):
+        return earlier
+    points = earlier.loop.state.points
+    return replace(earlier, points=points, particles=_constrained(earlier.target, points))
+
+
+@compiled
+def _constrained(target: AbstractTarget, points: Points) -> PyTree:
+    return jax.vmap(target.bound_space.constrain)(points)
 
 
 def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:

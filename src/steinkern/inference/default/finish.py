@@ -22,6 +22,7 @@ from ..end_check import LEAST_BATCHES, SHARE
 from .held_aside import HeldAside, affordable, compare, doubts, run_held_aside
 from .plan import Plan
 from .refine import refine, worth_refining
+from .thin import thin
 
 FAR_SHIFT = 0.15
 """With minibatches: mean scores times standard deviations, 0 at draws, beyond which the particles are reported."""
@@ -43,12 +44,13 @@ def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: in
     result = replace(result, warnings=(*result.warnings, *plan.warnings))
     spent = plan.spent + len(result.points) * result.num_steps * np.array([0, 1, 0, 0])
     spent = spent + np.array([0, 0, 0, result.num_steps])
-    if result.status not in (Status.DIVERGED, Status.STOPPED):
-        if batch_size is None:
-            result, chains = compare_with_chains(key, result, data, plan.other, refining=True)
-            spent = spent + chains
-        else:
+    if batch_size is None and result.status not in (Status.DIVERGED, Status.STOPPED):
+        result, chains = compare_with_chains(key, result, data, plan.other, refining=True, number=plan.num_returned)
+        spent = spent + chains
+    elif result.status is not Status.DIVERGED:
+        if batch_size is not None and result.status is not Status.STOPPED:
             result = replace(result, warnings=(*result.warnings, *_doubts_by_identity(result)))
+        result = _thinned(key, result, data, batch_size, plan.num_returned)
     cost: dict[str, float] = dict(zip(("values", "gradients", "hessians", "sequential"), map(int, spent), strict=True))
     if batch_size is not None:
         rows = batch_length(with_columns(data))
@@ -62,7 +64,13 @@ def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: in
 
 
 def compare_with_chains(
-    key: KeyLike, result: Result, data: Batch, other: SecondComponent | None = None, *, refining: bool = False
+    key: KeyLike,
+    result: Result,
+    data: Batch,
+    other: SecondComponent | None = None,
+    *,
+    refining: bool = False,
+    number: int | None = None,
 ) -> tuple[Result, np.ndarray]:
     """A copy of a result with its comparison with chains held aside and their warnings, and what that took.
 
@@ -72,10 +80,12 @@ def compare_with_chains(
         data: of the run.
         other: mass that the particles may not have reached; reported unless the chains meet it.
         refining: refine particles that differ from the chains by the mixture kernel, where that helps.
+        number: of particles to keep, as support points of all.
     """
     d = result.points.shape[1]
     if not affordable(d):
-        return replace(result, warnings=(*result.warnings, _not_compared(d))), np.zeros(4, int)
+        result = replace(result, warnings=(*result.warnings, _not_compared(d)))
+        return _thinned(key, result, data, None, number), np.zeros(4, int)
     held = hold_chains(key, result.target, result, data)
     comparison, spent = compare(np.asarray(result.points, np.float64), held), held.spent
     if refining and worth_refining(result, comparison):
@@ -84,10 +94,22 @@ def compare_with_chains(
         if refined is not result:  # the chains that chose the refined particles cannot judge them
             result, held = refined, hold_chains(key, refined.target, refined, data, again=True)
             comparison, spent = compare(np.asarray(result.points, np.float64), held), spent + held.spent
+    if number is not None and number < len(result.points):
+        result = _thinned(key, result, data, None, number)
+        comparison = compare(np.asarray(result.points, np.float64), held)
     warnings = (*result.warnings, *doubts(comparison, held, _names(result)))
     if other is not None and not has_been_visited(other, held.draws.points):
         warnings = (*warnings, other.notice())
     return replace(result, comparison=comparison, warnings=warnings), spent
+
+
+def _thinned(key: KeyLike, result: Result, data: Batch, batch_size: int | None, number: int | None) -> Result:
+    """The result with `number` particles, support points of those that it has."""
+    if number is None or number >= len(result.points):
+        return result
+    random = generators(as_concrete_key(key), 5)[4]
+    rows = result.target.batch(jax.tree.map(np.asarray, with_columns(data)), batch_size)
+    return thin(random, result, _whitening(result), number, rows)
 
 
 def hold_chains(key: KeyLike, target: AbstractTarget, result: Result, data: Batch, *, again: bool = False) -> HeldAside:

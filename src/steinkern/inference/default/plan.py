@@ -27,6 +27,7 @@ from ..automatic.second_component import SecondComponent
 from ..automatic.start import Start, find_start
 from ..automatic.whitening import Whitening
 from .minibatch import centre_on_rows
+from .thin import FLOW
 
 STEPS = 400
 """The most steps of a run without a sampler; most come to rest before."""
@@ -56,6 +57,8 @@ class Plan:
     warnings: tuple[Notice, ...] = ()
     epochs: float = 0.0
     """With minibatches: passes over the data up to the first step."""
+    num_returned: int | None = None
+    """The number of particles to return where it is smaller than that of the flow."""
 
 
 def make_plan(
@@ -90,7 +93,10 @@ def make_plan(
     steps = STEPS if num_steps is None else as_count("num_steps", num_steps)
     continued = isinstance(particles, Result) and isinstance(particles.sampler, Untuned) and sampler is None
     if continued and batch_size is None:
-        return Plan(given, given, particles.sampler, particles, steps, True, None, np.zeros(4, int))
+        number = len(particles.points)
+        return Plan(
+            given, given, particles.sampler, particles, steps, True, None, np.zeros(4, int), num_returned=number
+        )
     if particles is None and start is None and not given.has_prior:
         raise ValueError("`particles` or `start` must be given: particles, or one particle's parameters as `start`.")
     if given.sampled_rows(None, None):
@@ -101,14 +107,17 @@ def make_plan(
     given.check_data(data, batch_size)
     starts = candidate_starts(key, given, start) if particles is None else _rows_of(particles)
     for_start, for_particles = generators(key, 2)
+    returned = None
+    if sampler is None and particles is None:
+        number, returned = max(number, FLOW), number
     if batch_size is not None:
         return _plan_minibatches(
-            for_start, given, sampler, particles, data, starts, number, num_steps, batch_size, for_particles
+            for_start, given, sampler, particles, data, starts, number, num_steps, batch_size, for_particles, returned
         )
     found, drawn = _search(for_start, for_particles, given, starts, data, number if particles is None else 0)
     chosen = sampler if sampler is not None else untuned_sampler(found.nearest.whitening, steps)
     first = particles if particles is not None else drawn
-    return Plan(given, given, chosen, first, steps, sampler is None, found.other, found.spent)
+    return Plan(given, given, chosen, first, steps, sampler is None, found.other, found.spent, num_returned=returned)
 
 
 def untuned_sampler(whitening: Whitening, steps: int) -> Untuned:
@@ -175,6 +184,7 @@ def _plan_minibatches(
     num_steps: int | None,
     batch_size: int,
     for_particles: np.random.Generator,
+    returned: int | None,
 ) -> Plan:
     """The same with minibatches: a Gaussian on a sample of the rows, and scores centred at its mean on all rows."""
     first = next(starts)
@@ -197,7 +207,7 @@ def _plan_minibatches(
     first_particles = particles if particles is not None else drawn
     return Plan(
         given, followed, chosen, first_particles, steps, sampler is None, None, centred.spent,
-        centred.warnings, centred.epochs,
+        centred.warnings, centred.epochs, returned,
     )  # fmt: skip
 
 

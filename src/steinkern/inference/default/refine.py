@@ -7,6 +7,7 @@ import numpy as np
 import optax
 
 from ...core.types import Batch, KeyLike, SteinWarning
+from ...kernels.bandwidth import Median
 from ...kernels.scalar import IMQ
 from ...results.comparison import Comparison
 from ...results.result import Result, Status
@@ -19,6 +20,8 @@ REFRESH = 5
 """Steps between two computations of the anchors' Hessians."""
 MOST_HESSIANS = 200_000
 """The most entries of all anchors' Hessians together; with more, particles are left as they are."""
+MOST_PAIRS = 5_000_000
+"""The most pairs of particles times anchors. Above 170 particles fewer anchors than particles are taken."""
 OFF = 0.1
 """Differences of means, in standard deviations, and of ratios of standard deviations from 1, that are refined."""
 CAN_TELL = 1.2
@@ -35,7 +38,13 @@ def worst_difference(comparison: Comparison) -> float:
 def worth_refining(result: Result, comparison: Comparison) -> bool:
     """Whether the particles differ from chains that can tell, and the mixture's Hessians are affordable."""
     n, d = result.points.shape
-    return comparison.r_hat <= CAN_TELL and worst_difference(comparison) > OFF and n * d * d <= MOST_HESSIANS
+    affordable = number_of_anchors(n) * d * d <= MOST_HESSIANS
+    return comparison.r_hat <= CAN_TELL and worst_difference(comparison) > OFF and affordable
+
+
+def number_of_anchors(n: int) -> int:
+    """Every particle is an anchor where that is affordable, else fewer are: a step takes n² of them each."""
+    return min(n, max(MOST_PAIRS // n**2, 1))
 
 
 def refine(key: KeyLike, result: Result, data: Batch, held: HeldAside) -> tuple[Result, np.ndarray]:
@@ -57,13 +66,14 @@ def refine(key: KeyLike, result: Result, data: Batch, held: HeldAside) -> tuple[
 
     n = len(result.points)
     optimiser = optax.sgd(optax.cosine_decay_schedule(1.0, STEPS, 0.05))
-    sampler = matrix_svgd("mixture", Hessian(), IMQ(), optimiser, refresh_every=REFRESH)
+    anchors, kernel = number_of_anchors(n), IMQ(Median(largest=100))
+    sampler = matrix_svgd("mixture", Hessian(), kernel, optimiser, refresh_every=REFRESH, anchors=anchors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteinWarning)
         refined = fit(
             key, result.target, sampler, replace(result, loop=None), data, num_steps=STEPS, progress=False, throw=False
         )  # fmt: skip
-    spent = np.array([0, n * STEPS, n * STEPS // REFRESH, STEPS + 2 * STEPS // REFRESH])
+    spent = np.array([0, n * STEPS, anchors * STEPS // REFRESH, STEPS + 2 * STEPS // REFRESH])
     return (refined if _is_better(refined, result, held) else result), spent
 
 

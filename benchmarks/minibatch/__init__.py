@@ -1,0 +1,1 @@
+"""Posteriors by minibatches: `fit` without a sampler beside SGLD, pSGLD, a mean-field Gaussian and SVGD."""
