@@ -4,21 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import optax
 import pytest
 
 import steinkern as sk
 from steinkern.core.arrays import as_data
-
-
-@pytest.fixture
-def as_installed():
-    """Without the type checker that other tests run under."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def gaussian(x):

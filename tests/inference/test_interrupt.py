@@ -22,14 +22,6 @@ def press_ctrl_c(at: int):
     return callback
 
 
-@pytest.fixture
-def heard():
-    """Python's own handler of Ctrl-C: a process that was started in the background ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("heard")
 def test_ctrl_c_ends_with_a_result_and_a_checkpoint(tmp_path, finished):
     result = fit_gaussian(tmp_path, callback=press_ctrl_c(7))

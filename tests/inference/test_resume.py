@@ -5,7 +5,6 @@ import os
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -134,14 +133,6 @@ def in_single(tmp_path_factory):
     options = {"particles": STARTS.astype("float32"), "data": np.zeros(2, "float32"), "key": jr.key(0)}
     fit_gaussian(directory, 3, **options)
     return lambda: fit_gaussian(directory, 3, **options)
-
-
-@pytest.fixture
-def as_installed():
-    """Without the type checker that tests run under: it would refuse these numbers first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_installed")
