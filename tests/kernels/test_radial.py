@@ -245,7 +245,8 @@ def test_auto_goes_in_tiles_on_a_cpu_before_its_distances_leave_the_caches():
         return run.lower(points, weights).compile().memory_analysis().temp_size_in_bytes
 
     assert radial.CACHED_PAIRS < 2050**2
-    assert needed(2050, "auto") == needed(2050, "tiled") < needed(2050, "dense")
+    # The distances of all pairs take 17 MB, those of a tile 3: half of the former is far from both.
+    assert max(needed(2050, "auto"), needed(2050, "tiled")) < needed(2050, "dense") / 2
 
 
 def test_tiles_of_any_number_of_particles_are_nearly_full():
