@@ -21,6 +21,13 @@ class Record(NamedTuple):
     points: Array | None
 
 
+class Lines(NamedTuple):
+    """What the compiled loop records, stacked along a leading axis; the host knows the steps."""
+
+    info: Info
+    points: Array | None
+
+
 class Recorder:
     """The history of a run so far, in bounded memory.
 

@@ -8,13 +8,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ..core.programs import compiled
+from ..core.reductions import reduce_together
 from ..core.types import Batch, Key, Points, PyTree, Scalar, cast_like
-from ..samplers.sampler import AbstractSampler, Info, root_mean_square
+from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget
-from .history import Record
+from .history import Lines
 
 LONG_STEPS = 8
 """The most steps in a row with clipped moves; a run with more diverges."""
@@ -51,13 +53,11 @@ class Options(NamedTuple):
 def first_loop(
     sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
 ) -> LoopState:
-    """The state of the loop before its first step."""
-    zero = jnp.zeros((), points.dtype)
+    """The state of the loop before its first step; the host fills in the particles' spread."""
+    zero, none = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32)
     state = sampler.init(target, points, batch)
-    spread = root_mean_square(points - jnp.mean(points, axis=0, keepdims=True))
-    none = jnp.zeros((), jnp.int32)
     return LoopState(
-        state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False), points, spread, none, none
+        state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False), points, zero, none, none
     )
 
 
@@ -96,15 +96,15 @@ def advance(
     batch_size: int | None,
     capacity: int,
     keep_points: bool,
-) -> tuple[LoopState, Record]:
+) -> tuple[LoopState, Lines]:
     """Take `num_steps` steps, or fewer on divergence or convergence. The counts are traced: one program serves all."""
     last = loop.step + num_steps
 
-    def going(carry: tuple[LoopState, Record]) -> Array:
+    def going(carry: tuple[LoopState, Lines]) -> Array:
         loop, _ = carry
         return (loop.step < last) & loop.healthy & ~loop.converged
 
-    def body(carry: tuple[LoopState, Record]) -> tuple[LoopState, Record]:
+    def body(carry: tuple[LoopState, Lines]) -> tuple[LoopState, Lines]:
         before, records = carry
         batch_key, sampler_key = step_keys(key, before.step)
         with jax.named_scope("batch"):
@@ -119,17 +119,24 @@ def advance(
         if rest is not None:
             after = after._replace(converged=after.converged | (after.healthy & rest & (power == 1)))
         slot = jax.lax.div(before.step - (last - num_steps), options.record_every)
-        line = Record(after.step, after.info, after.state.points if keep_points else None)
+        line = Lines(after.info, after.state.points if keep_points else None)
         return after, jax.tree.map(partial(_write_line, slot), records, line)
 
-    line = Record(loop.step, loop.info, loop.state.points if keep_points else None)
-    records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), line)
-    return jax.lax.while_loop(going, body, (loop, records))
+    line = Lines(loop.info, loop.state.points if keep_points else None)
+    return jax.lax.while_loop(going, body, (loop, jax.tree.map(partial(_blank_lines, capacity), line)))
+
+
+def _blank_lines(capacity: int, line: Array) -> Array:
+    """Lines to be overwritten, with any numbers in them."""
+    if line.ndim:
+        return jnp.zeros((capacity, *line.shape), line.dtype)
+    # As a constant, which is copied. For equal numbers XLA compiles a kernel that fills the array.
+    return jnp.asarray(np.eye(1, capacity, dtype=line.dtype)[0])
 
 
 def _write_line(slot: Int[Array, ""], lines: Array, line: Array) -> Array:
     # As an update of a slice: XLA compiles a scatter (`.at[slot].set`) into a loop of its own on a CPU.
-    return jax.lax.dynamic_update_index_in_dim(lines, line, slot, 0)
+    return jax.lax.dynamic_update_index_in_dim(lines, line, slot, 0, allow_negative_indices=False)
 
 
 def step_keys(key: Key, step: Int[Array, ""]) -> tuple[Key, Key]:
@@ -155,9 +162,9 @@ def _clip_moves(before: LoopState, state: Any, longest_move: Scalar) -> tuple[An
     long = lengths > limit
     share = (limit / jnp.where(long, lengths, 1))[:, None]
     end = jnp.where(long[:, None], start + share * (end - start), end)  # short moves keep every bit
-    farthest = jnp.max(lengths)
+    farthest, shortened = reduce_together(("max", "sum"), (lengths, long.astype(jnp.int32)))
     farthest = jnp.where(jnp.isfinite(farthest), jnp.minimum(farthest, limit), farthest)
-    return with_points(state, end), farthest, jnp.sum(long, dtype=jnp.int32)
+    return with_points(state, end), farthest, shortened
 
 
 def _accept_or_reject(

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from ..core.arrays import as_arrays, as_concrete_data, as_concrete_key
 from ..core.errors import explained, shapes
-from ..core.multihost import on_host
+from ..core.multihost import on_host, placed_like
 from ..core.notices import Notice
 from ..core.particles import check_particles
 from ..core.programs import compiled
@@ -103,7 +103,8 @@ def prepare(
         )
         given: PyTree = particles.loop
     else:
-        loop = seen.first
+        size = np.asarray(_root_mean_variance(on_host(points)), points.dtype)
+        loop = seen.first._replace(longest_move_so_far=placed_like(size, seen.first.longest_move_so_far))
         earlier = isinstance(particles, Result)
         given = (particles.points, particles.particles, particles.shared) if earlier else particles
     run = Run(key, sampler, bound, tempering, data, batch_size, loop=loop, **settings)
@@ -125,6 +126,11 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     same = eqx.tree_equal(earlier.target.space, bound.space)  # other constraints have other coordinates
     points = earlier.points_in_jax() if same else _unconstrained(bound, values)
     return bound, points, 0 if earlier._chains else earlier.num_steps  # chains' transitions are not steps of `fit`
+
+
+def _root_mean_variance(points: np.ndarray) -> float:
+    """√ of the variance, averaged over the coordinates."""
+    return float(np.sqrt(np.mean(np.var(points.astype(np.float64), axis=0))))
 
 
 def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:

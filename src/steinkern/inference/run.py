@@ -14,7 +14,7 @@ from ..core.multihost import on_host
 from ..core.types import Batch, Key, Points
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
-from .history import Record, Recorder, most_lines
+from .history import Lines, Record, Recorder, most_lines
 from .loop import LoopState, Options, advance, first_loop
 
 _CAPACITY = 1024  # the most records that a compiled call returns
@@ -115,9 +115,9 @@ class Run:
 
     def take_one(self, sampler: AbstractSampler) -> bool:
         """Take the next step with another sampler; `False`, without taking it, where it fails."""
-        loop, record = self._advance(sampler, self.loop._replace(healthy=jax.device_put(np.bool_(True))), 1)
+        loop, lines = self._advance(sampler, self.loop._replace(healthy=jax.device_put(np.bool_(True))), 1)
         if loop.healthy:
-            self._accept(loop, record)
+            self._accept(loop, lines)
         return bool(loop.healthy)
 
     def digests(self, programs: ProgramHasher) -> dict[str, str]:
@@ -152,17 +152,20 @@ class Run:
         digests["step"] = programs.digest(take, (*own, self.tempering), (self.key, self.data, self.loop))
         return digests
 
-    def _advance(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Record]:
+    def _advance(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Lines]:
         number = jax.device_put(np.int32(steps))
         return advance(
             self.key, sampler, self.target, self.tempering, self.data, loop, number, self._options, self.batch_size,
             self.capacity, self.record_particles,
         )  # fmt: skip
 
-    def _accept(self, loop: LoopState, record: Record) -> None:
-        taken = int(loop.step) - int(self.loop.step)
-        self.recorder.add(jax.tree.map(lambda leaf: on_host(leaf)[: -(-taken // self.record_every)], record))
-        if taken:
+    def _accept(self, loop: LoopState, lines: Lines) -> None:
+        before, now = int(self.loop.step), int(loop.step)
+        number = -(-(now - before) // self.record_every)
+        step = np.minimum(before + self.record_every * np.arange(1, number + 1), now).astype(np.int32)
+        info, points = jax.tree.map(lambda leaf: on_host(leaf)[:number], lines)
+        self.recorder.add(Record(step, info, points))
+        if number:
             self.last_good = loop
         self.loop = loop
 

@@ -1,6 +1,8 @@
 """Rules that compute the bandwidth h, a squared length, from the particles in the metric of the kernel."""
 
 import abc
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -9,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ..core.reductions import reduce_apart, reduce_together
 from ..core.reprs import OneLine
 from ..core.types import Points, Scalar, as_number, cast_like, check_count, check_positive
 from .distance import squared_distances
 
 _FEW_PAIRS = 128  # up to here, comparing all pairs with all costs less than a search
+_CONSTANT = 512  # up to here, which entries stand for pairs is written into the program
+_MERGED = 2048  # pairs up to which one kernel that is not vectorised takes less time than three that are
 _GUESSES = 8  # secant steps; then bisection, which is faster where the distances form clusters
 
 
@@ -52,47 +57,57 @@ class Median(AbstractBandwidth):
     def __call__(self, points: Points) -> Scalar:
         n = points.shape[0]
         sample = points if n <= self.largest else points[self.sampled(n)]
-        return self.from_distances(squared_distances(sample, sample), n)
+        return self.from_distances(squared_distances(sample, sample), n, alone=True)
 
     def sampled(self, number: int) -> Int[np.ndarray, " m"]:
         """The particles used of `number` of them, by their places."""
         used = min(number, self.largest)
         return np.arange(used) * number // used
 
-    def from_distances(self, r2: Float[Array, "m m"], number: int) -> Scalar:
-        """The bandwidth from the squared distances of the particles used, of `number` particles in all."""
-        typical = median_of_pairs(r2)
-        mean = jnp.sum(r2) / max(r2.size - r2.shape[0], 1)
+    def from_distances(self, r2: Float[Array, "m m"], number: int, *, alone: bool = False) -> Scalar:
+        """The bandwidth from the squared distances of the particles used, of `number` particles in all.
+
+        Args:
+            r2: the squared distances.
+            number: the number of particles.
+            alone: this is the only bandwidth, not one of a batch. Few distances are then reduced by few kernels, which
+                compile sooner; in a batch, kernels that are vectorised save more.
+        """
+        typical, total = median_of_pairs(r2, alone=alone)
+        mean = total / max(r2.size - r2.shape[0], 1)
         fallback = jnp.where(mean == 0, jnp.ones_like(mean), mean)  # NaN stays NaN
         typical = jnp.where((typical > 0) & jnp.isfinite(mean), typical, fallback)
         factor = 0.5 / np.log(number + 1.0) if self.factor is None else self.factor
         return cast_like(factor, typical) * typical
 
 
-def median_of_pairs(r2: Float[Array, "n n"]) -> Scalar:
-    """The exact median of r²_ij over i < j; 0 for a single point.
+def median_of_pairs(r2: Float[Array, "n n"], *, alone: bool = False) -> tuple[Scalar, Scalar]:
+    """The exact median of r²_ij over i < j, 0 for a single point; and the sum of all r².
 
     By sorting on a GPU, where every turn of a loop waits for the host. By counting elsewhere: XLA's CPU sort costs 20
     to 40 times the rest of a step.
     """
     n = r2.shape[0]
     if n == 1:
-        return jnp.zeros((), r2.dtype)
+        return jnp.zeros((), r2.dtype), jnp.sum(r2)
     if n * (n - 1) // 2 <= _FEW_PAIRS:
-        return _median_of_few(r2[np.triu_indices(n, 1)])
-    return jax.lax.platform_dependent(r2, cuda=median_by_sorting, default=median_by_counting)
+        return _median_of_few(r2[np.triu_indices(n, 1)]), jnp.sum(r2)
+    counting = partial(median_by_counting, reduce=reduce_together if alone else reduce_apart)
+    return jax.lax.platform_dependent(r2, cuda=median_by_sorting, default=counting)
 
 
-def median_by_sorting(r2: Float[Array, "n n"]) -> Scalar:
-    """The median of at least two pairs, by a sort of all."""
+def median_by_sorting(r2: Float[Array, "n n"]) -> tuple[Scalar, Scalar]:
+    """The median of at least two pairs, by a sort of all, and the sum of r²."""
     n = r2.shape[0]
     number = n * (n - 1) // 2
     ordered = jnp.sort(_fold(r2).ravel())  # entries that stand for no pair are infinite, and last
-    return (ordered[(number - 1) // 2] + ordered[number // 2]) / 2
+    return (ordered[(number - 1) // 2] + ordered[number // 2]) / 2, jnp.sum(r2)
 
 
-def median_by_counting(r2: Float[Array, "n n"]) -> Scalar:
-    """The median of at least two pairs, by a search for the number that half of them lie below.
+def median_by_counting(
+    r2: Float[Array, "n n"], reduce: Callable[..., tuple[Array, ...]] = reduce_apart
+) -> tuple[Scalar, Scalar]:
+    """The median of at least two pairs, by a search for the number that half of them lie below; and the sum of r².
 
     A secant search on the number of pairs below t, bracketed and bisected on the bits of the floats, ends after a
     handful of passes: 5 to 11 for a cloud, up to 40 where clusters are far apart, 60 in float64 where many distances
@@ -102,43 +117,46 @@ def median_by_counting(r2: Float[Array, "n n"]) -> Scalar:
     number = n * (n - 1) // 2
     rank = (number + 1) // 2  # of the lower middle
     pairs = _fold(r2)
-    mean = jnp.sum(r2) / (n * (n - 1))
-    variance = jnp.sum((r2 / mean - 1) ** 2) / (n * (n - 1))
+    total, squares = reduce(("sum", "sum"), (r2, r2**2))
+    mean = total / (n * (n - 1))
+    variance = squares / (mean * total) - 1
 
-    # The loop carries two small arrays instead of seven scalars: for few pairs the number of operations sets the time.
-    def unfinished(carry: tuple[Array, Array]) -> Array:
-        low, high, high_count, *_ = carry[0]
+    # The loop carries one small array instead of seven numbers: for few pairs the number of operations sets the time.
+    def unfinished(carry: Array) -> Array:
+        low, high, high_count, *_ = carry
         return (high_count != rank) & (_halfway(low, high) > low)
 
-    def narrow(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        (low, high, high_count, last_count, turn), (last, slope) = carry
+    def narrow(carry: Array) -> Array:
+        low, high, high_count, last_count, turn, *floats = carry
+        last, slope = (_from_bits(bits, r2.dtype) for bits in floats)
         guess = _bits(last + (rank - last_count).astype(last.dtype) * slope)
         safe = (guess > low) & (guess < high) & (turn % 4 != 3) & (turn < _GUESSES)
         middle = jnp.where(safe, guess, _halfway(low, high))
         t = _from_bits(middle, r2.dtype)
-        found = _count(pairs <= t).astype(low.dtype)
+        found = _count(pairs <= t, reduce).astype(low.dtype)
         enough = found >= rank
         kept = (turn == 0) | (found == last_count)
         moved = jnp.where(kept, 1, found - last_count).astype(last.dtype)
         low, high = jnp.where(enough, low, middle), jnp.where(enough, middle, high)
         high_count = jnp.where(enough, found, high_count)
         slope = jnp.where(kept, slope, (t - last) / moved)
-        return jnp.stack([low, high, high_count, found, turn + 1]), jnp.stack([t, slope])
+        return jnp.stack([low, high, high_count, found, turn + 1, middle, _bits(slope)])
 
     # Invariant: count(low) < rank <= count(high). By Markov's inequality half the pairs lie below twice the mean, and
     # none below zero, whose bits are 0. The first guess is the Wilson-Hilferty median of a gamma law of these moments.
     start = mean * jnp.clip(1 - variance / 9, 0.3, 1.0) ** 3
     slope = mean * jnp.sqrt(jnp.maximum(variance, 1e-6)) / (0.4 * number)
     high = _bits(3 * mean)
-    first = jnp.array([-1, high, number, rank, 0], high.dtype), jnp.stack([start, slope])
-    (_, high, high_count, *_), _ = jax.lax.while_loop(unfinished, narrow, first)
+    counts = np.array([number, rank, 0], high.dtype)
+    first = jnp.stack([np.array(-1, high.dtype), high, *counts, _bits(start), _bits(slope)])
+    _, high, high_count, *_ = jax.lax.while_loop(unfinished, narrow, first)
 
     high = _from_bits(high, r2.dtype)
-    lower = jnp.max(jnp.where(pairs <= high, pairs, 0))
+    below, above = jnp.where(pairs <= high, pairs, 0), jnp.where(pairs > high, pairs, jnp.inf)
+    lower, upper = reduce(("max", "min"), (below, above))
     if number % 2:
-        return lower
-    upper = jnp.min(jnp.where(pairs > high, pairs, jnp.inf))
-    return (lower + jnp.where(high_count > rank, lower, upper)) / 2
+        return lower, total
+    return (lower + jnp.where(high_count > rank, lower, upper)) / 2, total
 
 
 def _median_of_few(values: Float[Array, " m"]) -> Scalar:
@@ -160,15 +178,19 @@ def _fold(r2: Float[Array, "n n"]) -> Float[Array, "half n"]:
     """
     n = r2.shape[0]
     half = (n + 1) // 2
-    row, column = jnp.arange(half)[:, None], jnp.arange(n)[None, :]
+    numpy: Any = np if n <= _CONSTANT else jnp  # constants of the program need no kernel that computes them
+    row, column = numpy.arange(half)[:, None], numpy.arange(n)[None, :]
     folded = jnp.where(column > row, r2[:half], r2[::-1, ::-1][:half])
     surplus = (column == row) | ((column < row) & (2 * row == n - 1))
     return jnp.where(surplus, jnp.inf, folded)
 
 
-def _count(mask: Bool[Array, "half n"]) -> Int[Array, ""]:
+def _count(mask: Bool[Array, "half n"], reduce: Callable[..., tuple[Array, ...]]) -> Int[Array, ""]:
+    if reduce is reduce_together and mask.size <= _MERGED:
+        return reduce_together(("sum", "max"), 2 * (mask.astype(jnp.int32),))[0]
     # The barrier keeps XLA from merging the sums into one that its CPU backend does not vectorise.
-    return jnp.sum(jax.lax.optimization_barrier(jnp.sum(mask, axis=0, dtype=jnp.int32)))
+    columns = jax.lax.optimization_barrier(jnp.sum(mask, axis=0, dtype=jnp.int32))
+    return jnp.sum(columns)
 
 
 def _bits(t: Scalar) -> Int[Array, ""]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..core.reductions import mean_of_rows, reduce_together
+
 _CROWDED = 0.25  # of the squared distance from the mean: neighbours nearer than this count as a cluster
 
 
@@ -49,9 +51,10 @@ def central(points: Float[Array, "n d"], take: Callable[[Array, Array], Array] =
         points: the points.
         take: `take(points, i)` returns row i with shape (1, d).
     """
-    mean = jnp.mean(points, axis=0, keepdims=True)
+    mean = mean_of_rows(points)
     offsets = jnp.sum((points - mean) ** 2, axis=1)
-    place = jnp.argmin(offsets)
+    place, least = jnp.argmin(offsets), jnp.min(offsets)
     nearest = take(points, place)
     others = jnp.where(jnp.arange(points.shape[0]) == place, jnp.inf, jnp.sum((points - nearest) ** 2, axis=1))
-    return jnp.where(jnp.min(others) >= _CROWDED * jnp.min(offsets), mean, nearest)
+    nearest_other, _ = reduce_together(("min", "max"), (others, others))
+    return jnp.where(nearest_other >= _CROWDED * least, mean, nearest)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ..core.reductions import mean_of_rows, reduce_together
 from ..core.reprs import OneLine
 from ..core.types import Batch, Key, Points, Scalar
-from ..kernels.diagnostics import stein_ratio
 from ..kernels.matrix import AbstractMatrixKernel
 from ..targets.target import AbstractTarget
 
@@ -100,8 +100,12 @@ def root_mean_square(values: Array) -> Scalar:
 
 def make_info(points: Points, velocity: Points, moved: Points, scores: Points | None) -> Info:
     """The `Info` of a step from `points` to `moved`."""
-    norm = root_mean_square(velocity)
-    length = root_mean_square(moved - points)
+    n, d = points.shape
+    terms = [velocity**2, (moved - points) ** 2]
+    if scores is not None:
+        terms.append((points - mean_of_rows(points)) * scores)
+    sums = reduce_together(("sum",) * len(terms), terms)
+    norm, length = (jnp.sqrt(total / (n * d)) for total in sums[:2])
     size = length / jnp.where(norm > 0, norm, 1)
-    ratio = jnp.full((), jnp.nan, points.dtype) if scores is None else stein_ratio(points, scores)
+    ratio = -sums[2] / ((n - 1) * d) if scores is not None and n > 1 else jnp.full((), jnp.nan, points.dtype)
     return Info(norm, size, ratio)

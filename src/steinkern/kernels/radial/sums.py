@@ -33,10 +33,15 @@ def velocity_sums(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source:
     slope = kernel.constant_slope(r2.dtype)
     value, derivative = kernel.profile(r2)
     if slope is not None:  # k' = slope × k, so drive and repulsion share one matrix product
-        drive = dot(value, weights * (source.scores + 2 * slope * source.points))
-        return Sums(drive, 2 * slope * dot(value, source.weights))
-    drive = dot(value, weights * source.scores) + 2 * dot(derivative, weights * source.points)
-    return Sums(drive, 2 * dot(derivative, source.weights))
+        sums = dot(value, weights * _with_ones(source.scores + 2 * slope * source.points))
+        return Sums(sums[:, :-1], 2 * slope * sums[:, -1])
+    sums = 2 * dot(derivative, weights * _with_ones(source.points))
+    return Sums(dot(value, weights * source.scores) + sums[:, :-1], sums[:, -1])
+
+
+def _with_ones(points: Float[Array, "n d"]) -> Float[Array, "n d1"]:
+    """The points with a column of ones, so that one matrix product gives a sum over them and that of their weights."""
+    return jnp.concatenate([points, jnp.ones_like(points[:, :1])], axis=1)
 
 
 def divergence_sum(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
