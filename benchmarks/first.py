@@ -3,9 +3,10 @@
     python -m benchmarks.first [--cases NAME ...] [--repeats 3] [--beside DIRECTORY] [--json PATH]
 
 Every row comes from processes of its own, contenders in turn. `sample` and `fit` are this library's, `nuts` NumPyro's
-with 1000 + 1000 iterations of one chain. `--beside` names the `src` folder of another version, whose calls take turns
-with these as `sample-beside` and `fit-beside`. Imports are not counted, and neither are keys and data that the caller
-makes.
+with 1000 + 1000 iterations of one chain. `sample-cached` and `fit-cached` find their programs in a compilation cache
+that an earlier process has filled. `--beside` names the `src` folder of another version, whose fits take turns with
+these as `fit-beside`. Imports are not counted, and neither are keys and data that the caller makes. The file is written
+after every case, and rows of other cases in it stay, so that a run can be split.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -23,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-FITS = ("readme", "vanilla", "mixture")
+FITS = ("readme", "vanilla", "mixture", "network")
 SAMPLED = ("schools", "logistic", "hierarchy", "banana")
 METRICS = ("first_seconds", "second_seconds", "new_density_seconds", "programs")
 EVENT = "/jax/core/compile/backend_compile_duration"
@@ -118,9 +120,16 @@ def sharp_banana() -> Pair:
     return make(4.0), make(5.0)
 
 
+def network() -> Pair:
+    """A network of 64-32-10 with KFAC and the mixture: two fits of 40 steps, each with a posterior of its own."""
+    from benchmarks.networks import prepare
+
+    return prepare("64-32-10", "mixture"), prepare("64-32-10", "mixture")
+
+
 DENSITIES: dict[str, Callable[[], Pair]] = {
     "schools": schools, "logistic": logistic, "hierarchy": hierarchy, "banana": banana, "readme": sharp_banana,
-    "vanilla": sharp_banana, "mixture": sharp_banana,
+    "vanilla": sharp_banana, "mixture": sharp_banana, "network": network,
 }  # fmt: skip
 
 
@@ -130,6 +139,9 @@ def call_of(case: str, method: str) -> Callable[[Any, Any], Any]:
         return run_nuts
     import steinkern as sk
 
+    _ = sk.fit, sk.sample  # names are imported on first use
+    if case == "network":
+        return lambda key, fit: fit(40)
     if method == "sample":
         start = np.zeros(2) if case == "banana" else None
         return lambda key, density: sk.sample(key, density, start).points
@@ -175,18 +187,28 @@ def one(case: str, method: str) -> dict[str, float]:
     return found
 
 
-def contenders(case: str, beside: Path | None) -> list[tuple[str, dict[str, str]]]:
-    """The methods of a case by name, and what their processes find in `PYTHONPATH`."""
-    ours = "fit" if case in FITS else "sample"
-    found = [(ours, str(ROOT / "src"))] + ([(f"{ours}-beside", str(beside))] if beside else [])
-    found += [] if case in FITS else [("nuts", str(ROOT / "src"))]
-    return [(name, {"PYTHONPATH": os.pathsep.join([path, str(ROOT)])}) for name, path in found]
+def contenders(case: str, beside: Path | None, cache: str) -> list[tuple[str, dict[str, str]]]:
+    """The methods of a case by name, and the environments of their processes."""
+
+    def in_environment(source: Path, switch: str) -> dict[str, str]:
+        return {"PYTHONPATH": os.pathsep.join([str(source), str(ROOT)]), "STEINKERN_CACHE": switch}
+
+    own = ROOT / "src"
+    if case not in FITS:
+        return [
+            ("sample", in_environment(own, "0")),
+            ("sample-cached", in_environment(own, cache)),
+            ("nuts", in_environment(own, "0")),
+        ]
+    found = [("fit", in_environment(own, "0")), ("fit-cached", in_environment(own, cache))]
+    return found + ([("fit-beside", in_environment(beside, "0"))] if beside else [])
 
 
-def measure(case: str, method: str, paths: dict[str, str]) -> dict[str, float]:
+def measure(case: str, method: str, environment: dict[str, str]) -> dict[str, float]:
     """The numbers of one contender, from a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.first", "--one", case, method.removesuffix("-beside")]
-    run = subprocess.run(command, env={**os.environ, **paths}, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.first", "--one", case, method.partition("-")[0]]
+    around = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    run = subprocess.run(command, env={**around, **environment}, cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise RuntimeError(f"{method} on {case} failed:\n{run.stderr}")
     return json.loads(run.stdout.splitlines()[-1])
@@ -205,6 +227,12 @@ def markdown(rows: list[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def commit_of(source: Path) -> str:
+    """The commit of another version's checkout."""
+    command = ["git", "-C", str(source), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(DENSITIES), default=[*SAMPLED, *FITS])
@@ -217,31 +245,41 @@ def main() -> None:
         print(json.dumps(one(*options.one)))
         return
     from steinkern.core.files import environment
-    from steinkern.experiments.tables import Row, aligned, write_results
+    from steinkern.experiments.tables import Row, aligned, read_results, write_results
 
+    told = {
+        **environment(),
+        "device": jax.devices()[0].device_kind,
+        "processors": os.cpu_count(),
+        "seconds": "the best of the processes",
+        "nuts": "NumPyro, 1000 + 1000 iterations, one chain",
+        "beside": "none" if options.beside is None else commit_of(options.beside),
+    }
+    earlier: list[Row] = []
+    if options.json and options.json.exists():
+        earlier = [row for row in read_results(options.json)[2] if row.case not in options.cases]
     rows: list[Row] = []
     for case in options.cases:
-        taking_turns = contenders(case, options.beside)
-        found: dict[str, list[dict[str, float]]] = {name: [] for name, _ in taking_turns}
-        for _ in range(options.repeats):
-            for name, paths in taking_turns:
-                found[name].append(measure(case, name, paths))
+        with tempfile.TemporaryDirectory() as cache:
+            taking_turns = contenders(case, options.beside, cache)
+            found: dict[str, list[dict[str, float]]] = {name: [] for name, _ in taking_turns}
+            for name, around in taking_turns:
+                if name.endswith("-cached"):
+                    measure(case, name, around)  # fills the cache
+            for _ in range(options.repeats):
+                for name, around in taking_turns:
+                    found[name].append(measure(case, name, around))
         for name, numbers in found.items():
             for metric in METRICS:
                 values = np.asarray([number[metric] for number in numbers])
                 spread = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
                 rows.append(Row(case, name, metric, float(values.min()), spread, len(values)))
         print(aligned(markdown(rows)), flush=True)
-    if options.json:
-        told = {
-            **environment(),
-            "device": jax.devices()[0].device_kind,
-            "processors": os.cpu_count(),
-            "seconds": "the best of the processes",
-            "nuts": "NumPyro, 1000 + 1000 iterations, one chain",
-        }
-        write_results(options.json, "first", told, rows)
-        options.json.with_suffix(".md").write_text(markdown(rows))
+        if options.json:
+            places = list(DENSITIES)
+            whole = sorted([*earlier, *rows], key=lambda row: places.index(row.case))
+            write_results(options.json, "first", told, whole)
+            options.json.with_suffix(".md").write_text(markdown(whole))
 
 
 if __name__ == "__main__":
