@@ -16,7 +16,7 @@ _MOST_PARTS = 256  # arrays in the list of records before they are concatenated
 class Record(NamedTuple):
     """One record of the history, or several stacked along a leading axis."""
 
-    step: Array
+    step: Array | np.ndarray
     info: Info
     points: Array | None
 

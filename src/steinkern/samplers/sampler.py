@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..core.reductions import mean_of_rows, reduce_together
+from ..core.reductions import Kind, mean_of_rows, reduce_together
 from ..core.reprs import OneLine
 from ..core.types import Batch, Key, Points, Scalar
 from ..kernels.matrix import AbstractMatrixKernel
@@ -104,7 +104,8 @@ def make_info(points: Points, velocity: Points, moved: Points, scores: Points | 
     terms = [velocity**2, (moved - points) ** 2]
     if scores is not None:
         terms.append((points - mean_of_rows(points)) * scores)
-    sums = reduce_together(("sum",) * len(terms), terms)
+    kinds: list[Kind] = ["sum"] * len(terms)
+    sums = reduce_together(kinds, terms)
     norm, length = (jnp.sqrt(total / (n * d)) for total in sums[:2])
     size = length / jnp.where(norm > 0, norm, 1)
     ratio = -sums[2] / ((n - 1) * d) if scores is not None and n > 1 else jnp.full((), jnp.nan, points.dtype)
