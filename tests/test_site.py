@@ -83,8 +83,12 @@ field.focus();
 field.value = "bandwidth";
 field.dispatchEvent(new Event("input", { bubbles: true }));
 field.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
-await wait(4000);
-return [...document.querySelectorAll(".md-search-result__item a")].map((link) => link.getAttribute("href"));
+let links = [];
+for (let tries = 0; tries < 80 && !links.length; tries++) {
+  await wait(100);
+  links = [...document.querySelectorAll(".md-search-result__item a")].map((link) => link.getAttribute("href"));
+}
+return links;
 """
 
 
