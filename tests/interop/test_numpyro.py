@@ -198,10 +198,11 @@ def test_minibatches_reach_the_posterior_of_all_rows(key):
     part = from_model(regression, X, Y, subsample_size=8)
     precision = 1 / 4 + (X**2).sum() / 0.25
     mean, sd = (X * Y).sum() / 0.25 / precision, precision**-0.5
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.03, 1000))
-    result = sk.fit(key, part, sk.svgd(optimiser=optimiser), part.prior(key, 20), num_steps=1000)
-    # Steps that shrink to nothing leave little of the minibatches' noise; one fixed batch has its own mean elsewhere.
-    assert float(result.particles["slope"].mean()) == pytest.approx(mean, abs=0.3 * sd)
+    sampler = sk.svgd(optimiser=optax.adam(optax.cosine_decay_schedule(0.03, 1000)))
+    runs = [sk.fit(own, part, sampler, part.prior(own, 20), num_steps=1000) for own in jr.split(key, 4)]
+    # Steps that shrink to nothing leave little of the minibatches' noise: 0.11 sd over ten keys, and half of it in the
+    # mean of four runs. One fixed batch has its own mean elsewhere.
+    assert np.mean([run.particles["slope"].mean() for run in runs]) == pytest.approx(mean, abs=0.3 * sd)
     first = part.batch(None, None)["rows"]
     assert abs((X * Y)[first].sum() / (X**2)[first].sum() - mean) > 0.5 * sd
 
