@@ -241,11 +241,11 @@ def test_four_separate_modes_have_their_shares_though_one_start_was_given():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sk.SteinWarning)
-        points = np.asarray(sk.sample(jr.key(0), log_density, np.array([0.1, -0.2])).points)
+        clouds = [sk.sample(jr.key(seed), log_density, np.array([0.1, -0.2])).points for seed in range(3)]
+    points = np.concatenate(clouds)
     quadrants = np.array([np.mean((points * np.sign(centre) > 0).all(axis=1)) for centre in np.asarray(centres)])
-    np.testing.assert_allclose(
-        quadrants, [0.4, 0.3, 0.2, 0.1], atol=0.08
-    )  # a hundred particles: 0.01 each, and chains that jump now and then
+    # Chains jump now and then: over ten keys the shares of a run scatter by up to 0.024, so those of three by 0.014.
+    np.testing.assert_allclose(quadrants, [0.4, 0.3, 0.2, 0.1], atol=0.06)
 
 
 # Stated errors.
