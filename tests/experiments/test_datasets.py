@@ -1,11 +1,13 @@
 """Reading the datasets: where they are looked for, what they hold, and what is said when they are not whole."""
 
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from steinkern.core.extras import install_command
 from steinkern.experiments.data import datasets
 from steinkern.experiments.data.datasets import (
     breast_cancer,
@@ -100,7 +102,7 @@ def test_shipped_datasets_need_no_directory():
 
 def test_absence_of_an_optional_module_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"scikit-learn: pip install 'steinkern\[experiments\]'"):
+    with pytest.raises(ImportError, match=re.escape(f"scikit-learn: {install_command('experiments')}")):
         diabetes()
 
 

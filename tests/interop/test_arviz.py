@@ -1,6 +1,7 @@
 """Results in ArviZ: the groups hold the particles' numbers, and ArviZ's own summaries and plots take them."""
 
 import pickle
+import re
 import sys
 import warnings
 
@@ -12,6 +13,7 @@ import pytest
 from scipy import stats
 
 import steinkern as sk
+from steinkern.core.extras import install_command
 
 pytest.importorskip("arviz", reason="needs ArviZ: pip install 'steinkern[arviz]'")
 
@@ -280,7 +282,7 @@ def test_data_survive_the_way_through_a_file(result, tmp_path):
 def test_a_missing_arviz_is_named(result, monkeypatch):
     for name in ("arviz", "arviz_base"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'steinkern\[arviz\]'"):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install_command("arviz"))):
         result.to_arviz(DATA)
 
 

@@ -1,6 +1,7 @@
 """The figures: what they show, what they refuse, and that they leave matplotlib's global state alone."""
 
 import io
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from steinkern import plot
+from steinkern.core.extras import install_command
 from steinkern.results.plot import plane
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -26,7 +28,7 @@ def is_picture(path):
 
 def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # makes `import matplotlib` fail
-    with pytest.raises(ImportError, match=r"pip install 'steinkern\[plot\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_command("plot"))):
         plot.density(log_gaussian, (-3.0, 3.0, -3.0, 3.0))
 
 
