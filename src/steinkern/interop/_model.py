@@ -22,7 +22,7 @@ _ATTEMPTS = 100  # draws of an initial particle
 
 
 @contextmanager
-def relaxed() -> Iterator[None]:
+def standard_promotion() -> Iterator[None]:
     """JAX's standard promotion of dtypes and ranks, on which the other libraries rely, whatever the caller has set."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

@@ -16,7 +16,7 @@ from numpyro.primitives import Messenger
 
 from ..core.arrays import as_array
 from ..core.types import PyTree
-from ._model import relaxed
+from ._model import standard_promotion
 
 
 def as_argument(leaf: Any) -> Any:
@@ -85,7 +85,7 @@ class ModelCall(eqx.Module):
 
     def trace(self, model: Any) -> dict[str, dict[str, Any]]:
         """The trace of a model, by site, under the arguments of this call."""
-        with relaxed():
+        with standard_promotion():
             return handlers.trace(model).get_trace(*self.args, **self.kwargs)
 
     def seeded(self, key: Any = 0, batch: dict[str, Array] | None = None) -> Any:
@@ -145,7 +145,7 @@ def trace_shapes(call: ModelCall) -> tuple[dict[str, Any], dict[str, dict[str, A
         drawn = handlers.substitute(handlers.seed(plates, 0), substitute_fn=_first_value)
         seen["sites"] = own.trace(drawn)
         seen["plates"] = plates.sizes
-        with relaxed():
+        with standard_promotion():
             return {
                 name: jnp.asarray(bijection_of(site).inv(site["value"]))
                 for name, site in seen["sites"].items()

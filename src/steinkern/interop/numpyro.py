@@ -14,7 +14,7 @@ from ..core.extras import install_command
 from ..core.particles import Layout
 from ..core.programs import compiled_quickly
 from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number, check_callable
-from ._model import AbstractModelSpace, AbstractModelTarget, relaxed, usable_at
+from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion, usable_at
 from ._numpyro_axes import axis_names
 
 try:
@@ -94,13 +94,13 @@ class NumPyroSpace(AbstractModelSpace):
 
     def constrain(self, vector: Vector) -> PyTree:
         free = self.layout.unravel(vector)
-        with relaxed():
+        with standard_promotion():
             values = constrain_fn(self.call.seeded(), self.call.args, self.call.kwargs, free)
         return {name: values[name].astype(vector.dtype) for name in free}
 
     def unconstrain(self, particle: PyTree) -> Vector:
         trace = self.call.at(particle)
-        with relaxed():
+        with standard_promotion():
             free = {
                 name: bijection_of(trace[name]).inv(value).astype(self.layout.dtype) for name, value in particle.items()
             }
@@ -110,7 +110,7 @@ class NumPyroSpace(AbstractModelSpace):
         free = self.layout.unravel(vector)
         trace = self.call.at(self.constrain(vector))
         total = jnp.zeros((), vector.dtype)
-        with relaxed():
+        with standard_promotion():
             for name, value in free.items():
                 log_det = bijection_of(trace[name]).log_abs_det_jacobian(value, trace[name]["value"])
                 total = total + jnp.sum(sum_rightmost(log_det, jnp.ndim(log_det))).astype(vector.dtype)
@@ -137,7 +137,7 @@ class NumPyroTarget(AbstractModelTarget):
 
     def log_joint(self, vector: Vector, batch: Batch) -> Scalar:
         call, free = self.space.call, self.space.layout.unravel(vector)
-        with relaxed():
+        with standard_promotion():
             return -potential_energy(call.seeded(batch=batch), call.args, call.kwargs, free).astype(vector.dtype)
 
     def batch(self, data: Batch, batch_size: int | None, key: Key | None = None) -> Batch:
@@ -186,7 +186,7 @@ class NumPyroTarget(AbstractModelTarget):
         def one(vector: Vector) -> dict[str, Array]:
             trace = self.space.call.at(self.space.constrain(vector))
             sites = {name: site for name, site in trace.items() if is_observation(site)}
-            with relaxed():
+            with standard_promotion():
                 return {name: jnp.asarray(site["fn"].log_prob(site["value"])) for name, site in sites.items()}
 
         return jax.lax.map(one, points)
@@ -251,7 +251,7 @@ def _inside(call: ModelCall, particles: PyTree) -> dict[str, Array]:
 
     def one(particle: PyTree) -> dict[str, Array]:
         trace = call.at(particle)
-        with relaxed():
+        with standard_promotion():
             return {name: jnp.all(trace[name]["fn"].support(value)) for name, value in particle.items()}
 
     return {name: jnp.all(inside) for name, inside in jax.vmap(one)(particles).items()}

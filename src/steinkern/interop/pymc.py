@@ -17,7 +17,7 @@ from jaxtyping import Array
 from ..core.extras import install_command
 from ..core.particles import Layout
 from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number
-from ._model import AbstractModelSpace, AbstractModelTarget, relaxed
+from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion
 
 try:
     _FLAGS = os.environ.get("XLA_FLAGS")
@@ -138,18 +138,18 @@ class PyMCSpace(AbstractModelSpace):
         return [values[name] for name in self.names]
 
     def constrain(self, vector: Vector) -> PyTree:
-        with relaxed():
+        with standard_promotion():
             values = self.functions.constrain(*self.in_order(self.layout.unravel(vector)))
         return {name: value.astype(vector.dtype) for name, value in zip(self.names, values, strict=True)}
 
     def unconstrain(self, particle: PyTree) -> Vector:
-        with relaxed():
+        with standard_promotion():
             values = self.functions.unconstrain(*self.in_order(particle))
             free = {name: value.astype(self.layout.dtype) for name, value in zip(self.names, values, strict=True)}
         return self.layout.ravel(free)
 
     def log_jacobian(self, vector: Vector) -> Scalar:
-        with relaxed():
+        with standard_promotion():
             return self.functions.log_jacobian(*self.in_order(self.layout.unravel(vector)))[0].astype(vector.dtype)
 
     def check(self, particles: PyTree, argument: str = "particles") -> None:
@@ -176,7 +176,7 @@ class PyMCTarget(AbstractModelTarget):
 
     def log_joint(self, vector: Vector, batch: Batch) -> Scalar:
         free = self.space.in_order(self.space.layout.unravel(vector))
-        with relaxed():
+        with standard_promotion():
             return jnp.reshape(self.space.functions.log_joint(*free)[0], ()).astype(vector.dtype)
 
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
@@ -191,7 +191,7 @@ class PyMCTarget(AbstractModelTarget):
     def sites(self, particles: PyTree) -> dict[str, Array]:
         """The free variables and the deterministics at a batch of particles."""
         functions = self.space.functions
-        with relaxed():
+        with standard_promotion():
             derived = jax.vmap(lambda particle: functions.deterministics(*self.space.in_order(particle)))(particles)
         names = [variable.name for variable in functions.model.deterministics]
         return {
@@ -227,7 +227,7 @@ class PyMCTarget(AbstractModelTarget):
             terms = _jax(values, functions.model.logp(vars=observed, sum=False))
 
         def one(vector: Vector) -> dict[str, Array]:
-            with relaxed():
+            with standard_promotion():
                 each = terms(*self.space.in_order(self.space.layout.unravel(vector)))
             return {variable.name: term for variable, term in zip(observed, each, strict=True)}
 
