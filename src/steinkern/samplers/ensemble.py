@@ -8,7 +8,7 @@ from ..core.keywords import helpful_keywords
 from ..core.types import Batch, Key, Points
 from ..targets.target import AbstractTarget
 from .sampler import AbstractSampler, Info
-from .stein import SteinState, as_optimiser, transported
+from .stein import SteinState, as_optimiser, move_along
 
 
 class Ensemble(AbstractSampler):
@@ -25,7 +25,7 @@ class Ensemble(AbstractSampler):
 
     def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         scores = target.scores(state.points, batch)
-        return transported(self.optimiser, state, scores, scores, None)
+        return move_along(self.optimiser, state, scores, scores, None)
 
     @property
     def interacting(self) -> bool:

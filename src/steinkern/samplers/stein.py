@@ -57,7 +57,7 @@ class SVGD(AbstractSampler):
         rule, kernel = self.rule.update(state.rule, target, state.points, batch)
         with jax.named_scope("velocity"):
             velocity = kernel.velocity(state.points, Scored.uniform(state.points, scores))
-        return transported(self.optimiser, state, velocity, scores, rule)
+        return move_along(self.optimiser, state, velocity, scores, rule)
 
     def check(self, points: Points) -> None:
         self.rule.check(points)
@@ -114,7 +114,7 @@ class GradientFreeSVGD(AbstractSampler):
         velocity = tilted_velocity(kernel, points, source, log_weights, jnp.zeros_like(points))
         if not self.normalise:
             velocity = jnp.exp(log_weights)[:, None] * velocity
-        return transported(self.optimiser, state, velocity, None, rule)
+        return move_along(self.optimiser, state, velocity, None, rule)
 
     def check(self, points: Points) -> None:
         self.rule.check(points)
@@ -160,13 +160,13 @@ class SVN(AbstractSampler):
         kernel = self.kernel.adapt(jax.vmap(metric.whiten)(points))
         hessians = jax.vmap(lambda own: own.as_matrix())(curvature)
         velocity = newton_velocity(kernel, metric, Scored.uniform(points, scores), hessians, self.damping)
-        return transported(self.optimiser, state, velocity, scores, None)
+        return move_along(self.optimiser, state, velocity, scores, None)
 
     def damped(self, factor: float) -> "SVN":
         return eqx.tree_at(lambda sampler: sampler.damping, self, scaled(self.damping, factor))
 
 
-def transported(
+def move_along(
     optimiser: optax.GradientTransformation, state: SteinState, velocity: Points, scores: Points | None, rule: Any
 ) -> tuple[SteinState, Info]:
     """Move the particles along `velocity` by the optax step rule, which descends: it gets −velocity as its gradient."""
