@@ -18,8 +18,8 @@ from steinkern.core.checkpoint_file import write
 from steinkern.core.description import described
 from steinkern.results import html as markup
 from steinkern.results.report import charts, read_run, tables, write_report
+from steinkern.results.report.animation import MISSING, animate
 from steinkern.results.report.facts import facts
-from steinkern.results.report.flow import MISSING, flow
 from steinkern.results.report.record import Frames
 from tests.pages import record
 
@@ -162,11 +162,11 @@ def test_no_name_breaks_the_page(tmp_path):
 
 def test_hundreds_of_coordinates_are_limited_and_can_be_chosen(result, tmp_path):
     wide = {"w": np.random.default_rng(0).normal(size=(3, 500, 20, 30)), "scale": np.ones((3, 500))}
-    content, left_out = flow(Frames(np.arange(3), wide), None)
+    content, left_out = animate(Frames(np.arange(3), wide), None)
     assert len(content["names"]) == 24
     assert "24 of 601 coordinates" in left_out
     assert "400 of 500 particles" in left_out
-    assert flow(Frames(np.arange(3), wide), ["scale", "w[3,4]"])[0]["names"] == ["scale", "w[3,4]"]
+    assert animate(Frames(np.arange(3), wide), ["scale", "w[3,4]"])[0]["names"] == ["scale", "w[3,4]"]
     table, number, _ = tables.site_table({"w": wide["w"][0]})
     assert (table.count("<tr>"), number) == (tables.MOST_ROWS + 1, 600)
     with pytest.raises(ValueError, match=r"`coordinates` must name sites .* scale, weights; got 'nosuch'"):
@@ -302,4 +302,4 @@ def test_text_of_a_page_holds_no_markup_and_no_forbidden_character():
         markup.text("<b a='1'>\x00\ud800&")
         == "&lt;b a=&#x27;1&#x27;&gt;\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}&amp;"
     )
-    assert markup.embedded("x", {"</script>": 1}).count("</script>") == 1
+    assert markup.as_script("x", {"</script>": 1}).count("</script>") == 1

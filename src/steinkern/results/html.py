@@ -22,7 +22,7 @@ def prose(value: Any) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", text(value))
 
 
-def filled(package: str, template: str, **parts: str) -> str:
+def fill_template(package: str, template: str, **parts: str) -> str:
     """A template of a package with its `$names` filled in; `$style` and `$player` are the same for all pages."""
     shared = {"style": own_text(__package__, "page.css"), "player": own_text(__package__, "player.js")}
     return Template(own_text(package, template)).substitute(**shared, **parts)
@@ -40,7 +40,7 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def embedded(name: str, content: Any) -> str:
+def as_script(name: str, content: Any) -> str:
     """A script element with JSON, which scripts of the page read by its id.
 
     `<`, `>` and `&` are escaped in the JSON, so that no string can end the element.

@@ -17,7 +17,7 @@ from ..core.programs import compiled
 from ..core.types import LogDensityFunction, Points, PyTree
 from ..targets.target import AbstractTarget, as_target
 from .placeholders import AbsentSampler, AbsentTarget
-from .report.saved import bounded
+from .report.saved import cut_to_bounds
 from .result import ChainHistory, Result
 from .saving import encoded_fields
 from .verdict import Measure, Verdict
@@ -154,17 +154,17 @@ def _restore(kind: type[Result], contents: CheckpointContents, structure: Any, s
         particles=decode_tree(notes["particles"], arrays, structure),
         points=decode_tree(notes["points"], arrays),
         target=AbsentTarget(
-            description=bounded(notes["target"]),
+            description=cut_to_bounds(notes["target"]),
             shared=decode_tree(notes["shared"], arrays, shared_structure, leaves),
             power=decode(float, notes["power"], arrays),
         ),
         sampler=AbsentSampler(
             name=decode(str, sampler["name"], arrays),
-            description=bounded(sampler["description"]),
+            description=cut_to_bounds(sampler["description"]),
             needs_gradient=decode(bool, sampler["needs gradient"], arrays),
         ),
         loop=None,
-        settings={**bounded(contents.settings), "versions": _texts(bounded(notes["versions"]))},
+        settings={**cut_to_bounds(contents.settings), "versions": _texts(cut_to_bounds(notes["versions"]))},
         **known,
     )
 

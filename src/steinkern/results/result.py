@@ -254,7 +254,7 @@ class Result:
         """The log density at every particle, in unconstrained coordinates."""
         return _log_densities(self.target, self.points_in_jax(), data)
 
-    def _described(self) -> Mapping[str, Any]:
+    def _description(self) -> Mapping[str, Any]:
         """The sampler, the target and the settings as JSON, for the page."""
         return {"sampler": description_of(self.sampler), "target": description_of(self.target), **self.settings}
 

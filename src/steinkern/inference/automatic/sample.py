@@ -61,9 +61,9 @@ class Sampled(Result):
     def _log_densities(self, data: Batch) -> Any:
         return super()._log_densities(data) if self.log_densities is None else self.log_densities
 
-    def _described(self) -> Mapping[str, Any]:
+    def _description(self) -> Mapping[str, Any]:
         found = {} if self.quality is None else {"quality": self.quality.in_words(), "cost": self.cost.in_words()}
-        return {**super()._described(), "method": _METHOD, **found}
+        return {**super()._description(), "method": _METHOD, **found}
 
     def _ending(self) -> list[str]:
         known = [] if self.quality is None else [f"{self.quality.in_words()}; {self.cost.in_words()}"]

@@ -41,7 +41,7 @@ def record_of(
                 f"for every particle, got {np.shape(draws[name])}."
             )
     history = result.history
-    settings = result._described()
+    settings = result._description()
     kept = chosen_lines(len(history.step))
     recorded = None if history.particles is None else jax.tree.map(lambda leaf: leaf[kept], history.particles)
     return Record(

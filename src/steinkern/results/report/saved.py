@@ -57,7 +57,7 @@ def read_run(
     if saved is None:
         name = "Name the directory that `fit(..., checkpoint=...)` or `steinkern sample --out` wrote to."
         raise RefusalError(Notice("no-run", Phrase.DIRECTORY, f" {directory} holds no readable run. {name}"))
-    settings = {name[:_LONGEST_TEXT]: bounded(entry) for name, entry in saved.settings.items()}
+    settings = {name[:_LONGEST_TEXT]: cut_to_bounds(entry) for name, entry in saved.settings.items()}
     points, frames, step, lines = _arrays(saved)
     kept = chosen_lines(len(step))
     if target is None:
@@ -158,7 +158,7 @@ def _unreadable(saved: CheckpointContents, why: str) -> ValueError:
     )
 
 
-def bounded(value: Any, depth: int = 0, left: list[int] | None = None) -> Any:
+def cut_to_bounds(value: Any, depth: int = 0, left: list[int] | None = None) -> Any:
     """A copy of JSON with bounded depth, entries, numbers and texts; an ellipsis marks most cuts."""
     left = [_MOST_ENTRIES] if left is None else left
     left[0] -= 1
@@ -171,9 +171,9 @@ def bounded(value: Any, depth: int = 0, left: list[int] | None = None) -> Any:
     if depth >= _DEEPEST:
         return "…"
     if isinstance(value, list):
-        return [bounded(entry, depth + 1, left) for entry in itertools.takewhile(lambda _: left[0] > 0, value)]
+        return [cut_to_bounds(entry, depth + 1, left) for entry in itertools.takewhile(lambda _: left[0] > 0, value)]
     kept = itertools.takewhile(lambda _: left[0] > 0, value.items())
-    return {name[:_LONGEST_TEXT]: bounded(entry, depth + 1, left) for name, entry in kept}
+    return {name[:_LONGEST_TEXT]: cut_to_bounds(entry, depth + 1, left) for name, entry in kept}
 
 
 def _by_layout(saved: CheckpointContents, points: np.ndarray, batch_axes: int = 1) -> dict[str, np.ndarray]:
@@ -197,7 +197,7 @@ def _coordinates_note(saved: CheckpointContents, size: int) -> str:
 
 
 def _versions(saved: CheckpointContents) -> dict[str, str]:
-    versions: Any = bounded(saved.notes.get("versions"))
+    versions: Any = cut_to_bounds(saved.notes.get("versions"))
     return {str(name): str(number) for name, number in versions.items()} if isinstance(versions, dict) else {}
 
 

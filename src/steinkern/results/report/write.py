@@ -10,8 +10,8 @@ import numpy as np
 from ...core.files import prepare_directory, write_text
 from .. import html
 from . import charts, tables
+from .animation import animate
 from .facts import facts
-from .flow import flow
 from .record import Frames, Record
 
 _TRACES = {  # in the order of the page: whether the axis is logarithmic, a reference level, the caption
@@ -52,10 +52,10 @@ def write_report(
     frames = record.frames or Frames(
         np.array([record.num_steps]), {name: values[None] for name, values in record.drawn.items()}
     )
-    content, left_out = flow(frames, coordinates, moves=not record.chains)
+    content, left_out = animate(frames, coordinates, moves=not record.chains)
     prepare_directory(Path(directory), "`directory`")
     table, number, lost = tables.site_table(record.sites)
-    document = html.filled(
+    document = html.fill_template(
         __package__,
         "report.html",
         title=html.text(record.title),
@@ -67,7 +67,7 @@ def write_report(
         facts="".join(f"<dt>{html.text(label)}</dt><dd>{html.text(words)}</dd>" for label, words in facts(record)),
         settings=html.text(json.dumps(dict(record.settings), indent=1, default=str)),
         traces="".join(_trace(record, name) for name in _traces_of(record)),
-        flow=html.embedded("flow", content),
+        flow=html.as_script("flow", content),
         slider=html.slider(len(frames.step), len(frames.step) - 1),
         still="" if len(frames.step) > 1 else "still",
         flow_note=_paragraph(

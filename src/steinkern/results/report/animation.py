@@ -23,7 +23,7 @@ _LARGEST = 1e300
 _TRAIL = 6  # iterations whose moves are drawn behind a particle
 
 
-def flow(frames: Frames, coordinates: Sequence[str] | None, *, moves: bool = True) -> tuple[dict[str, Any], str]:
+def animate(frames: Frames, coordinates: Sequence[str] | None, *, moves: bool = True) -> tuple[dict[str, Any], str]:
     """The data of the script, and a note on the coordinates and particles that are left out.
 
     Args:
