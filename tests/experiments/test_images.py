@@ -16,7 +16,7 @@ from steinkern.experiments import driver
 from steinkern.experiments.data.images import Images, digits
 from steinkern.experiments.images import runs
 from steinkern.experiments.images import study as images
-from steinkern.experiments.images.networks import NETWORKS, LeNet, draw, pooled
+from steinkern.experiments.images.networks import NETWORKS, LeNet, draw, max_pool
 from steinkern.experiments.images.runs import Task, run_group, runs_at_once, sampler
 from steinkern.experiments.images.scores import Prediction, auroc, pooled_calibration, score
 from steinkern.samplers.ensemble import Ensemble
@@ -89,7 +89,7 @@ def test_networks_have_their_sizes(network, sizes):
 
 def test_pooling_takes_the_largest_of_four():
     x = jnp.arange(15.0).reshape(1, 3, 5)
-    np.testing.assert_array_equal(pooled(x), [[[6.0, 8.0]]])
+    np.testing.assert_array_equal(max_pool(x), [[[6.0, 8.0]]])
 
 
 def test_an_image_of_few_pixels_fits_the_convolutions():

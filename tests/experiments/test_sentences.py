@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from steinkern import cli
 from steinkern.experiments import driver
-from steinkern.experiments.data.text import generated
+from steinkern.experiments.data.text import generate_corpus
 from steinkern.experiments.methods import PRECONDITIONED
 from steinkern.experiments.sentences import study as sentences
 from steinkern.experiments.sentences.runs import Measured, Scores, predictive_scores, prepare, run_folds, sampler
@@ -50,7 +50,7 @@ def test_a_certain_wrong_prediction_is_finite():
 
 
 def test_every_row_is_tested_once_and_never_trained_on_there():
-    corpus, vectors = generated(60)
+    corpus, vectors = generate_corpus(60)
     task = prepare(corpus, vectors, range(10))
     tested = []
     for fold in range(10):
@@ -64,7 +64,7 @@ def test_every_row_is_tested_once_and_never_trained_on_there():
 
 
 def test_long_corpora_have_a_handful_of_buckets():
-    corpus, vectors = generated(1200)
+    corpus, vectors = generate_corpus(1200)
     task = prepare(corpus, vectors, (0,))
     assert 2 <= len(task.buckets) <= 3
     assert task.buckets[-1] == corpus.lengths.max()
@@ -92,7 +92,7 @@ def test_methods_are_made_of_their_samplers(method):
 @pytest.fixture(scope="module")
 def poisoned():
     """A run on one fold whose test rows are spoilt: every word of theirs has a vector of NaN."""
-    corpus, vectors = generated(80)
+    corpus, vectors = generate_corpus(80)
     task = prepare(corpus, vectors, (0,), epochs=1)
     tokens = np.where((task.fold_of == 0)[:, None], len(vectors), corpus.tokens).astype(corpus.tokens.dtype)
     vectors = np.concatenate([vectors, np.full_like(vectors[:1], np.nan)])
@@ -108,7 +108,7 @@ def test_training_and_validation_never_see_a_test_row(poisoned):
 
 @pytest.mark.thorough
 def test_the_mixture_learns_the_generated_corpus():
-    corpus, vectors = generated()
+    corpus, vectors = generate_corpus()
     task = prepare(corpus, vectors, (0, 1), epochs=6)
     checks, measured = run_folds("mixture", [{"step_size": [3e-3] * 2, "damping": [0.1] * 2}], task)
     assert len(checks) == measured.test_now.error.shape[-1]
@@ -120,7 +120,7 @@ def test_the_mixture_learns_the_generated_corpus():
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ["vanilla", "mixture"])
 def test_all_weights_as_particles_learn_the_generated_corpus(method):
-    corpus, vectors = generated()
+    corpus, vectors = generate_corpus()
     task = prepare(corpus, vectors, (0,), epochs=6, all_weights=True)
     setting = {"step_size": [3e-3], "damping": [0.1]}
     kept = run_folds(method, [setting], task)[1].stop_early("averaged")
@@ -128,7 +128,7 @@ def test_all_weights_as_particles_learn_the_generated_corpus(method):
 
 
 def test_runs_with_all_weights_as_particles_are_other_runs():
-    corpus, vectors = generated(60)
+    corpus, vectors = generate_corpus(60)
     half, whole = (prepare(corpus, vectors, (0,), all_weights=own) for own in (False, True))
     assert "all_weights" not in half.protocol()
     assert whole.protocol() == {**half.protocol(), "all_weights": True}
@@ -150,7 +150,7 @@ def test_a_quick_look_at_all_weights_says_so(tmp_path):
 
 @pytest.mark.thorough
 def test_runs_depend_neither_on_other_runs_nor_on_other_folds_and_on_step_size_and_damping():
-    corpus, vectors = generated(60)
+    corpus, vectors = generate_corpus(60)
     settings = [
         {"step_size": [1e-2] * 2, "damping": [1e-3, 10.0]},
         {"step_size": [1e-2] * 2, "damping": [1e-3] * 2},
@@ -185,7 +185,7 @@ def test_the_averaged_readout_averages_probabilities(poisoned):
 
 
 def test_what_folds_share_does_not_depend_on_which_run():
-    corpus, vectors = generated(1200)
+    corpus, vectors = generate_corpus(1200)
     few, all_ = prepare(corpus, vectors, (3,)), prepare(corpus, vectors, range(10))
     np.testing.assert_array_equal(few.shares, all_.shares)
     assert (few.buckets, few.num_train) == (all_.buckets, all_.num_train)
@@ -255,8 +255,8 @@ def test_tables_and_verdicts_say_who_is_best():
 
 @pytest.fixture
 def small(monkeypatch):
-    corpus, vectors = generated(60)
-    monkeypatch.setattr(sentences, "generated", lambda: (corpus, vectors))
+    corpus, vectors = generate_corpus(60)
+    monkeypatch.setattr(sentences, "generate_corpus", lambda: (corpus, vectors))
     monkeypatch.setattr(sentences, "load_sentences", lambda name, where: corpus)
     monkeypatch.setattr(sentences, "word_vectors", lambda words, paths: (vectors, [len(words)] * len(paths)))
 

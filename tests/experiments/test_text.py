@@ -7,10 +7,10 @@ import pytest
 
 from steinkern.experiments.data.text import (
     ENTRY_SCALE,
-    bucketed,
     buckets_for,
     cross_validation,
-    generated,
+    generate_corpus,
+    in_buckets,
     load_sentences,
     number_words,
     read_vectors,
@@ -153,7 +153,7 @@ def test_buckets_hold_every_row_of_a_fold_once():
     buckets = buckets_for(lengths, (0.5, 1.0))
     assert buckets == [3, 12]
     rows = [np.array([0, 1, 3, 4]), np.array([2, 5, 6])]
-    part = bucketed(rows, lengths, buckets)
+    part = in_buckets(rows, lengths, buckets)
     for fold, own in enumerate(rows):
         listed = [part.rows[b][fold, : part.counts[b][fold]] for b in range(2)]
         assert sorted(np.concatenate(listed)) == sorted(own)
@@ -161,10 +161,10 @@ def test_buckets_hold_every_row_of_a_fold_once():
 
 
 def test_the_generated_corpus_can_be_learnt_and_is_always_the_same():
-    found, vectors = generated()
+    found, vectors = generate_corpus()
     assert found.lengths.min() == 0
     assert vectors.shape == (len(found.words), 20)
-    again, _ = generated()
+    again, _ = generate_corpus()
     np.testing.assert_array_equal(found.tokens, again.tokens)
     opinions = [{found.words[i][:3] for i in row[:n]} for row, n in zip(found.tokens, found.lengths, strict=True)]
     right = np.mean([("goo" in words) == bool(label) for words, label in zip(opinions, found.labels, strict=True)])

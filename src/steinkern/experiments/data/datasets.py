@@ -83,14 +83,14 @@ def load_covtype(directory: Path | None = None) -> Classification:
 
 def diabetes() -> Regression:
     """Progression of diabetes (Efron et al., 2004): 442 rows, 10 raw features, 5 standard splits; no download."""
-    shipped = required("sklearn.datasets").load_diabetes(scaled=False)
+    shipped = import_optional("sklearn.datasets").load_diabetes(scaled=False)
     train_rows, test_rows = standard_splits(len(shipped.target), 5)
     return Regression("diabetes", shipped.data.astype(np.float64), shipped.target, train_rows, test_rows)
 
 
 def breast_cancer() -> Classification:
     """Breast cancer Wisconsin (diagnostic): 569 rows, 30 raw features, labels 0 and 1; no download."""
-    shipped = required("sklearn.datasets").load_breast_cancer()
+    shipped = import_optional("sklearn.datasets").load_breast_cancer()
     return Classification("breast_cancer", shipped.data, shipped.target)
 
 
@@ -168,7 +168,7 @@ def as_classification(name: str, arrays: Mapping[str, np.ndarray], path: Path) -
     return Classification(name, features, labels)
 
 
-def required(module: str) -> ModuleType:
+def import_optional(module: str) -> ModuleType:
     """An optional module; its absence is an error that names the extra it comes with."""
     try:
         return import_module(module)

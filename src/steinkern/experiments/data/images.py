@@ -16,7 +16,7 @@ from jaxtyping import Integer, UInt8
 
 from ...core.files import prepare_directory
 from ...core.types import check_choice
-from .datasets import data_directory, required
+from .datasets import data_directory, import_optional
 from .sources import Source, download
 from .unpack import open_gzip, open_plain
 
@@ -84,7 +84,7 @@ def load_mnist_test(directory: Path | None = None) -> UInt8[np.ndarray, "rows he
 
 def digits() -> Images:
     """Handwritten digits of 8×8 pixels, 1,797 of them; they come with scikit-learn."""
-    shipped = required("sklearn.datasets").load_digits()
+    shipped = import_optional("sklearn.datasets").load_digits()
     scaled = np.round(shipped.images * (255 / 16)).astype(np.uint8)
     return Images(scaled, shipped.target.astype(np.int32))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from .datasets import required, standard_splits
+from .datasets import import_optional, standard_splits
 from .unpack import open_gzip, open_member, open_plain, unpacked_archive
 
 _LARGEST_WORKBOOK = 2**26  # bytes, unpacked
@@ -111,7 +111,7 @@ def workbook_table(stream: Any, *, columns: int, decimals: int, begins: Sequence
         begins: the first row of the sheet to take; by default the first sheet is taken.
     """
     plain = unpacked_archive(stream, _LARGEST_WORKBOOK)
-    book = required("openpyxl").load_workbook(plain, read_only=True, data_only=True)
+    book = import_optional("openpyxl").load_workbook(plain, read_only=True, data_only=True)
     try:
         for sheet in book.worksheets:
             rows = sheet.iter_rows(min_row=2, max_row=_MOST_ROWS, max_col=columns, values_only=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...core.files import prepare_directory, replacing
 from ...core.types import check_choice
-from .datasets import as_classification, as_regression, path_of, read_arrays, required
+from .datasets import as_classification, as_regression, import_optional, path_of, read_arrays
 from .parsers import arff_table, covertype, regression, text_table, workbook_table
 
 _RETRIES = 3
@@ -269,7 +269,7 @@ def _obtain(name: str, source: Source, directory: Path, progress: bool) -> dict[
 
 def download(name: str, source: Source, scratch: Path, progress: bool) -> Path:
     """The path of the downloaded original in `scratch`."""
-    pooch = required("pooch")
+    pooch = import_optional("pooch")
     shown = progress and sys.stderr.isatty()
     pooch.get_logger().setLevel("INFO" if shown else "WARNING")
     shelf = pooch.create(

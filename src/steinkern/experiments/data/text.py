@@ -223,7 +223,7 @@ def buckets_for(lengths: Integer[np.ndarray, " rows"], shares: Sequence[float]) 
     return sorted({max(1, int(np.quantile(lengths, share, method="higher"))) for share in shares})
 
 
-def bucketed(rows: Sequence[np.ndarray], lengths: Integer[np.ndarray, " rows"], buckets: Sequence[int]) -> Part:
+def in_buckets(rows: Sequence[np.ndarray], lengths: Integer[np.ndarray, " rows"], buckets: Sequence[int]) -> Part:
     """The rows of every fold by bucket, padded with row 0 to the same number in all folds."""
     which = np.searchsorted(np.asarray(buckets), lengths)
     table, counts = [], []
@@ -235,7 +235,7 @@ def bucketed(rows: Sequence[np.ndarray], lengths: Integer[np.ndarray, " rows"], 
     return Part(tuple(table), tuple(counts))
 
 
-def generated(number: int = 400, seed: int = 0) -> tuple[Sentences, Float32[np.ndarray, "words width"]]:
+def generate_corpus(number: int = 400, seed: int = 0) -> tuple[Sentences, Float32[np.ndarray, "words width"]]:
     """A small generated corpus, and vectors for its words; the label of a sentence is that of its one opinion word.
 
     Every twentieth label is wrong, and one sentence is empty.

@@ -61,7 +61,7 @@ class _Pieces(io.RawIOBase):
         return number
 
 
-def bounded(stream: Any, budget: Budget) -> io.BufferedIOBase:
+def limit_stream(stream: Any, budget: Budget) -> io.BufferedIOBase:
     """The same stream, read in chunks and limited by the budget."""
     return io.BufferedReader(_Pieces(iter(lambda: stream.read(_PIECE), b""), budget), _PIECE)
 
@@ -70,14 +70,14 @@ def bounded(stream: Any, budget: Budget) -> io.BufferedIOBase:
 def open_plain(path: Path, most: int) -> Iterator[io.BufferedIOBase]:
     """The content of an uncompressed file."""
     with open_regular(path) as file:
-        yield bounded(file, Budget(most))
+        yield limit_stream(file, Budget(most))
 
 
 @contextmanager
 def open_gzip(path: Path, most: int) -> Iterator[io.BufferedIOBase]:
     """The content of a gzip file."""
     with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
-        yield bounded(unpacked, Budget(most))
+        yield limit_stream(unpacked, Budget(most))
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _open_entry(archive: ZipFile, entry: ZipInfo, budget: Budget) -> Iterator[io
     if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # Python has no limit for other methods
         raise ValueError(f"{entry.filename} is packed by a method other than deflate")
     with archive.open(entry) as stream:
-        yield bounded(stream, budget)
+        yield limit_stream(stream, budget)
 
 
 def _read_npy(stream: io.BufferedIOBase, most: int) -> np.ndarray:

@@ -38,7 +38,7 @@ class LeNet(eqx.Module):
     def __call__(self, image: Float[Array, "height width"]) -> Float[Array, " classes"]:
         x = image[None]
         for convolution in self.convolutions:
-            x = pooled(jax.nn.relu(convolution(x)))
+            x = max_pool(jax.nn.relu(convolution(x)))
         return self.head(_through(self.hidden, x.reshape(-1)))
 
 
@@ -81,7 +81,7 @@ def title(network: str) -> str:
     return _TITLES[network]
 
 
-def pooled(x: Float[Array, "channels height width"]) -> Float[Array, "channels rows columns"]:
+def max_pool(x: Float[Array, "channels height width"]) -> Float[Array, "channels rows columns"]:
     """The largest of every 2×2 pixels; an odd last row or column is left out."""
     channels, height, width = x.shape[0], x.shape[1] // 2, x.shape[2] // 2
     even = x[:, : 2 * height, : 2 * width]

@@ -204,7 +204,7 @@ def _trial(
 
     def batch(key: Key) -> tuple[Array, Array]:
         rows = jr.randint(key, (shape.batch_size,), 0, number, "int32")
-        return _standardised(data.train[rows], data.scale), data.labels[rows]
+        return _standardise(data.train[rows], data.scale), data.labels[rows]
 
     def step(count: Array, state: Any) -> Any:
         batch_key, sampler_key = jr.split(jr.fold_in(run_key, count))
@@ -215,7 +215,7 @@ def _trial(
     final = moves.target_at(state, target)
 
     def predict(image: Array) -> tuple[Array, Array]:
-        return _predict(final, state.points, _standardised(image, data.scale))
+        return _predict(final, state.points, _standardise(image, data.scale))
 
     parts = (data.validation, data.test, data.outside)
     return tuple(jax.lax.map(predict, images, batch_size=_ROWS_AT_ONCE) for images in parts)
@@ -234,7 +234,7 @@ def _draw(shape: Shape, key: Key) -> Any:
     )
 
 
-def _standardised(images: Array, scale: Float[Array, "2"]) -> Array:
+def _standardise(images: Array, scale: Float[Array, "2"]) -> Array:
     return (images.astype(scale.dtype) - scale[0]) / scale[1]
 
 

@@ -30,7 +30,7 @@ from ...targets.kfac import KFAC
 from ...targets.likelihood import Categorical
 from ...targets.target import AbstractTarget, Posterior
 from ..data.datasets import fingerprint
-from ..data.text import Part, Sentences, bucketed, buckets_for, cross_validation
+from ..data.text import Part, Sentences, buckets_for, cross_validation, in_buckets
 from ..methods import Setting, build
 from . import cells
 from .model import UNITS, Example, Network, draw, features, log_prior, logits
@@ -113,12 +113,16 @@ def prepare(
         validation.append(rest[kept:])
         test.append(np.flatnonzero(fold_of == fold))
     buckets = buckets_for(sentences.lengths, (0.5, 0.85, 1.0) if len(fold_of) >= _MANY else (1.0,))
-    while len(buckets) > 1 and not all(np.all(counts) for counts in bucketed(train, sentences.lengths, buckets).counts):
+    while len(buckets) > 1 and not all(
+        np.all(counts) for counts in in_buckets(train, sentences.lengths, buckets).counts
+    ):
         del buckets[0]  # too few sentences for a bucket of their own in every fold
     # What all folds share is the same whichever of them run.
-    sizes = np.sum(bucketed(train, sentences.lengths, buckets).counts, axis=1)
+    sizes = np.sum(in_buckets(train, sentences.lengths, buckets).counts, axis=1)
     least = min(len(rows) for rows in train)
-    parts = [bucketed([rows[fold] for fold in folds], sentences.lengths, buckets) for rows in (train, validation, test)]
+    parts = [
+        in_buckets([rows[fold] for fold in folds], sentences.lengths, buckets) for rows in (train, validation, test)
+    ]
     common = (tuple(buckets), sizes / sizes.sum(), least)
     return Task(sentences, vectors, fold_of, tuple(folds), *common, parts[0], parts[1], parts[2], **more)
 

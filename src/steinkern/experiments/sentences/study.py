@@ -23,7 +23,7 @@ import numpy as np
 
 from ...core.types import check_positive
 from ..data.datasets import data_directory
-from ..data.text import TABLES, TEXTS, generated, load_sentences, word_vectors
+from ..data.text import TABLES, TEXTS, generate_corpus, load_sentences, word_vectors
 from ..driver import check_names
 from ..methods import PRECONDITIONED, TITLES, Setting, check_used, fill, grid, without_none
 from ..study import Cell, Column, Data, Line, Outcome, Scores, Study, Winners, read_file
@@ -75,7 +75,7 @@ class Sentences(Study):
         if quick:
             if vectors is not None or tuple(datasets) != TEXTS:
                 raise ValueError("`--quick` runs on a generated corpus: leave out `--datasets` and `--vectors`.")
-            corpus, words = generated()
+            corpus, words = generate_corpus()
             quick_folds = range(min(folds, _QUICK_FOLDS))
             tables = [(QUICK, len(words))]
             return {
