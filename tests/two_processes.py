@@ -16,7 +16,7 @@ import numpy as np
 
 import steinkern as sk
 from steinkern import distributed
-from steinkern.core.multihost import on_host, placed
+from steinkern.core.multihost import on_host, put_on_devices
 from steinkern.core.particles import Scored
 
 N, D, STEPS, KILLED_AT = 32, 2, 10, 6
@@ -68,7 +68,7 @@ def main(process_id: int, port: str, directory: Path) -> None:
     assert (mesh.size, jax.process_count()) == (4, 2)
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("particles"))
     with jax.set_mesh(mesh):
-        spread = velocity(lambda leaf: placed(np.asarray(leaf), sharding))
+        spread = velocity(lambda leaf: put_on_devices(np.asarray(leaf), sharding))
     assert not spread.is_fully_addressable
     together = fit(checkpoint=directory / "whole", every=2, mesh=mesh)
     found = {

@@ -22,7 +22,7 @@ import steinkern as sk
 from steinkern.core import checkpoint as files
 from steinkern.core import checkpoint_file
 from steinkern.core.checkpoint_file import CheckpointContents, DamagedCheckpoint, read, write
-from steinkern.core.description import described
+from steinkern.core.description import describe
 from tests import killed_run
 from tests.inference.test_fit import RESUMED, points_of, regression
 from tests.samplers.test_sampler_contract import SAMPLERS, SamplerCase
@@ -337,11 +337,11 @@ def test_functions_are_described_by_what_they_close_over():
     def loop(x):
         return loop(x)
 
-    assert described(loop) == {"function": described(loop)["function"], "loop": "itself"}
-    assert described(optax.adam(0.1)) == described(optax.adam(0.1)) != described(optax.adam(0.2))
-    assert described(jax.jit(gaussian)) == described(gaussian)
-    assert described(float("nan")) == "nan"
-    assert described({"a": np.arange(3)}) != described({"a": np.arange(3) + 1})
+    assert describe(loop) == {"function": describe(loop)["function"], "loop": "itself"}
+    assert describe(optax.adam(0.1)) == describe(optax.adam(0.1)) != describe(optax.adam(0.2))
+    assert describe(jax.jit(gaussian)) == describe(gaussian)
+    assert describe(float("nan")) == "nan"
+    assert describe({"a": np.arange(3)}) != describe({"a": np.arange(3) + 1})
 
 
 # Trouble with the disk.

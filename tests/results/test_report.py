@@ -15,7 +15,7 @@ import pytest
 import steinkern as sk
 from steinkern.core.checkpoint import newest
 from steinkern.core.checkpoint_file import write
-from steinkern.core.description import described
+from steinkern.core.description import describe
 from steinkern.results import html as markup
 from steinkern.results.report import charts, read_run, tables, write_report
 from steinkern.results.report.animation import MISSING, animate
@@ -87,7 +87,7 @@ def test_the_page_says_what_was_run_and_how_it_ended(html, result):
     ],
 )
 def test_the_page_names_the_method(sampler, method):
-    assert dict(facts(record({"x": np.zeros(2)}, settings={"sampler": described(sampler)})))["Method"] == method
+    assert dict(facts(record({"x": np.zeros(2)}, settings={"sampler": describe(sampler)})))["Method"] == method
 
 
 def test_the_table_has_the_numbers_of_the_summary(html, result):

@@ -19,7 +19,7 @@ import numpy as np
 from .multihost import on_host
 
 
-def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
+def describe(value: Any, inside: frozenset[int] = frozenset()) -> Any:
     """`value` as JSON, equal for equal values in another process.
 
     Modules, dataclasses and containers are described field by field. A function becomes its name and the variables
@@ -39,7 +39,7 @@ def described(value: Any, inside: frozenset[int] = frozenset()) -> Any:
     if id(value) in inside:
         return "itself"
     inside = inside | {id(value)}
-    inner = functools.partial(described, inside=inside)
+    inner = functools.partial(describe, inside=inside)
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         return _array(value, inside)
     if isinstance(value, functools.partial):
@@ -93,9 +93,9 @@ def is_key(leaf: Any) -> bool:
 def _array(value: Any, inside: frozenset[int]) -> Any:
     array = as_numpy(value)
     if array.dtype.hasobject:  # the bytes of such an array are addresses
-        return described(array.tolist(), inside)
+        return describe(array.tolist(), inside)
     if array.ndim == 0:
-        return described(float(array) if array.dtype.kind == "V" and not array.dtype.fields else array.item())
+        return describe(float(array) if array.dtype.kind == "V" and not array.dtype.fields else array.item())
     return f"{array.dtype.name}{list(array.shape)} {fingerprint(array)}"
 
 
@@ -108,7 +108,7 @@ def _object(value: Any, inside: frozenset[int]) -> Any:
     """An object of an unknown class: only its plain attributes, since others may be large or refer back to it."""
     plain = bool | int | float | complex | str | bytes | np.generic
     own = {
-        name: described(entry, inside)
+        name: describe(entry, inside)
         for name, entry in getattr(value, "__dict__", {}).items()
         if isinstance(entry, plain)
     }
@@ -117,7 +117,7 @@ def _object(value: Any, inside: frozenset[int]) -> Any:
 
 def _cell(cell: Any, inside: frozenset[int]) -> Any:
     try:
-        return described(cell.cell_contents, inside)
+        return describe(cell.cell_contents, inside)
     except ValueError:  # the cell is empty
         return "empty"
 

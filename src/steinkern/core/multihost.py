@@ -23,10 +23,10 @@ def placed_like(array: np.ndarray, reference: Any) -> jax.Array:
     sharding = getattr(reference, "sharding", None)
     if sharding is None or len(sharding.device_set) == 1:
         return jax.device_put(array)
-    return placed(array, sharding)
+    return put_on_devices(array, sharding)
 
 
-def placed(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def put_on_devices(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     """Put an array, which every process has, on devices: each process writes the shares of its own devices."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..core.description import described
+from ..core.description import describe
 from ..core.types import check_choice
 from .journal import Journal
 from .methods import TITLES, Setting
@@ -138,7 +138,7 @@ class Study(abc.ABC):
         By default the task's `protocol()`; for a task without that method a description of the task, in which every
         array is a digest.
         """
-        return task.protocol() if hasattr(task, "protocol") else {"task": described(task)}
+        return task.protocol() if hasattr(task, "protocol") else {"task": describe(task)}
 
     def made_from(self, method: str, setting: Setting, task: Any) -> dict[str, Any]:
         """The inputs of a run: its setting and its protocol."""

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..core.description import fingerprint
-from ..core.multihost import placed, same_everywhere
+from ..core.multihost import put_on_devices, same_everywhere
 from ..core.types import Points, PyTree, check_count
 from ..kernels.radial.ring import AXIS
 
@@ -124,7 +124,7 @@ def spread(points: Points, mesh: Any, given: PyTree) -> Points:
                     f"`{name}` must be the same in every process: each puts its own share of the same particles on its "
                     "devices. Draw and read them in the same way everywhere."
                 )
-    return placed(points, NamedSharding(mesh, PartitionSpec(AXIS)))
+    return put_on_devices(points, NamedSharding(mesh, PartitionSpec(AXIS)))
 
 
 def several_processes(mesh: Mesh | None) -> bool:

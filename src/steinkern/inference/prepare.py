@@ -122,11 +122,11 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     bound = target.bind(jax.tree.map(lambda leaf: np.asarray(on_host(leaf)[0]), values))
     bound.bound_space.check(values)
     if earlier is None:
-        return bound, _unconstrained(bound, values), 0
+        return bound, _unconstrain_if_needed(bound, values), 0
     if earlier.target.shared is not None:
         bound = bound.sharing(earlier.target.shared)
     same = eqx.tree_equal(earlier.target.space, bound.space)  # other constraints have other coordinates
-    points = earlier.points_in_jax() if same else _unconstrained(bound, values)
+    points = earlier.points_in_jax() if same else _unconstrain_if_needed(bound, values)
     return bound, points, 0 if earlier._chains else earlier.num_steps  # chains' transitions are not steps of `fit`
 
 
@@ -161,7 +161,7 @@ def _as_array(leaf: Any) -> Array:
     return leaf if isinstance(leaf, jax.Array) else jax.device_put(np.array(leaf))
 
 
-def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
+def _unconstrain_if_needed(target: AbstractTarget, particles: PyTree) -> Points:
     """The particles in unconstrained coordinates; without constraints there is nothing to compile."""
     space = target.bound_space
     if not (isinstance(space, Space) and space.unconstrained):

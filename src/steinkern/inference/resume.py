@@ -14,10 +14,10 @@ from jaxtyping import Array
 from .._moved import RENAMED
 from ..core.checkpoint import CheckpointDirectory, CheckpointError, OtherRunError, busy, differences
 from ..core.checkpoint_file import CheckpointContents, check_kinds
-from ..core.description import as_numpy, described, fingerprint, is_key
+from ..core.description import as_numpy, describe, fingerprint, is_key
 from ..core.files import DirectoryLock, versions
-from ..core.identity import ProgramHasher
 from ..core.multihost import any_process, is_writer, on_host, placed_like, same_everywhere
+from ..core.program_digest import ProgramHasher
 from ..core.types import PyTree, warn_caller
 from .distributed import several_processes, within
 from .history import Record
@@ -95,7 +95,7 @@ class RunCheckpointer:
             "first particles": fingerprint(given),
             "key": options["key"],
         }
-        description = {name: described(getattr(run, name)) for name in _DESCRIBED}
+        description = {name: describe(getattr(run, name)) for name in _DESCRIBED}
         self._store = CheckpointDirectory(directory, settings, description)
 
     @property
@@ -269,7 +269,7 @@ def options_of(run: Run) -> dict[str, Any]:
     shapes = [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(run.data)]
     return {
         **run.settings,
-        "tempering": described(run.tempering),
+        "tempering": describe(run.tempering),
         "data shapes": shapes,
         "key": [str(jr.key_impl(run.key)), np.asarray(jr.key_data(run.key)).tolist()],
     }

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..core.identity import ProgramHasher
 from ..core.multihost import on_host
+from ..core.program_digest import ProgramHasher
 from ..core.types import Batch, Key, Points
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget

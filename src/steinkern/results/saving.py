@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.checkpoint_file import CheckpointContents, write
-from ..core.description import described
+from ..core.description import describe
 from ..core.encoding import encode, encode_tree
 from ..core.files import environment
 from ..core.importable import caller_takes_closures, local_functions
@@ -67,7 +67,7 @@ def encoded_fields(kind: type["Result"]) -> dict[str, Any]:
 
 def description_of(thing: AbstractTarget | AbstractSampler) -> Any:
     """A target or sampler as JSON; that of the run where it is absent."""
-    return thing.description if isinstance(thing, AbsentTarget | AbsentSampler) else described(thing)
+    return thing.description if isinstance(thing, AbsentTarget | AbsentSampler) else describe(thing)
 
 
 def _shorten(description: Any) -> Any:

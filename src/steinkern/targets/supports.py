@@ -251,9 +251,7 @@ class Space(AbstractSpace):
         leaves, structure = jax.tree_util.tree_flatten(particle)
         for rule, leaf in zip(supports, leaves, strict=True):
             if isinstance(rule, Simplex | Ordered) and np.ndim(leaf) == 0:
-                raise ValueError(
-                    f"`support` {_described(rule)} needs a parameter with at least one axis, got a scalar."
-                )
+                raise ValueError(f"`support` {_text_of(rule)} needs a parameter with at least one axis, got a scalar.")
         free = [_free_shape(rule, leaf) for rule, leaf in zip(supports, leaves, strict=True)]
         return cls(Layout.of(jax.tree_util.tree_unflatten(structure, free)), supports)
 
@@ -293,7 +291,7 @@ class Space(AbstractSpace):
             if not rule.contains(np.asarray(leaf)):
                 raise ValueError(
                     f"`{argument}` must lie inside their support; {name or 'the array'} has values outside "
-                    f"{_described(rule)}. Give them in the parameters' own, constrained coordinates."
+                    f"{_text_of(rule)}. Give them in the parameters' own, constrained coordinates."
                 )
 
 
@@ -327,7 +325,7 @@ def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupp
     )
 
 
-def _described(rule: AbstractSupport) -> str:
+def _text_of(rule: AbstractSupport) -> str:
     """The text of a support, such as "Interval(lower=0, upper=1)"."""
     bounds = ", ".join(f"{name}={np.asarray(value)}" for name, value in vars(rule).items())
     return f"{type(rule).__name__}({bounds})"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.core.identity import ProgramHasher
+from steinkern.core.program_digest import ProgramHasher
 from steinkern.inference import resume
 from steinkern.inference.loop import first_loop
 from steinkern.inference.run import Run
@@ -79,7 +79,7 @@ IN_ANOTHER_PROCESS = """
 import json, sys
 import jax
 jax.config.update("jax_enable_x64", True)
-from tests.core.test_identity import TRACED, digests
+from tests.core.test_program_digest import TRACED, digests
 from tests.samplers.test_sampler_contract import SAMPLERS, bent
 runs = {case.name: case.before for case in TRACED[::4]}
 runs |= {case.name: lambda case=case: {"target": bent, "sampler": case.make(4, 2)} for case in SAMPLERS}
@@ -222,7 +222,7 @@ def test_a_large_constant_is_read_once(monkeypatch):
         read_.append(np.size(value))
         return np.asarray(value)
 
-    monkeypatch.setattr("steinkern.core.identity.as_numpy", as_numpy)
+    monkeypatch.setattr("steinkern.core.program_digest.as_numpy", as_numpy)
     rows = np.ones((500, 2))
     digests(lambda x: -jnp.sum((rows @ x) ** 2), sk.matrix_svgd("average", sk.Hessian()))
     assert read_.count(1000) == 1
