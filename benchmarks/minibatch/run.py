@@ -30,19 +30,26 @@ from steinkern.experiments.tables import Row, rounded, write_results
 from ..jobs import in_processes, machine
 from .methods import METHODS, STEP_SIZES, Outcome, run_method
 from .posteriors import BUILD
-from .references import CHAINS, combine, one_chain
+from .references import CHAINS, by_importance, combine, one_chain
 
 RESULTS = Path(__file__).parents[1] / "results" / "minibatch.json"
 BATCHES = (32, 256, 2048)
 EPOCHS = 20.0
 SEEDS = 3
 LIMITS = (0.2, 0.15)
+LONG = 200_000
+"""Rows from which every run has a process of its own."""
 Job = dict[str, Any]
 
 
 @cache
 def number_of_rows(name: str) -> int:
     return BUILD[name]().rows
+
+
+def reference_keys(name: str) -> list[str]:
+    """The runs that the reference of a posterior is made of."""
+    return ["importance,0"] if name.startswith("logistic") else [f"nuts,{chain}" for chain in range(CHAINS)]
 
 
 def jobs_of(posteriors: list[str], batches: list[int], methods: list[str]) -> dict[str, Job]:
@@ -56,8 +63,8 @@ def jobs_of(posteriors: list[str], batches: list[int], methods: list[str]) -> di
                 }  # fmt: skip
     by_rows = sorted(posteriors, key=lambda name: -number_of_rows(name))
     for name in by_rows:
-        for chain in range(CHAINS):
-            found[f"{name},nuts,{chain}"] = {"posterior": name, "method": "nuts", "seed": chain}
+        for key in reference_keys(name):
+            found[f"{name},{key}"] = {"posterior": name, "method": key.split(",")[0], "seed": int(key.split(",")[1])}
     for name in by_rows:
         for batch in batches:
             for method in (method for method in methods if method != "stein"):
@@ -71,7 +78,7 @@ def jobs_of(posteriors: list[str], batches: list[int], methods: list[str]) -> di
 def seconds_of(job: Job) -> float:
     """Roughly what a run takes, for `--limit`."""
     million = number_of_rows(job["posterior"]) / 1e6
-    if job["method"] in ("nuts", "stein"):
+    if job["method"] in ("nuts", "importance", "stein"):
         return 20 + 200 * million
     return 10 + million * (700 if job["batch"] == 32 else 400)
 
@@ -80,6 +87,8 @@ def run_job(job: Job) -> dict[str, Any]:
     """Moments at every record, or those of a chain of the reference."""
     if job["method"] == "nuts":
         return one_chain(job["posterior"], job["seed"])
+    if job["method"] == "importance":
+        return by_importance(job["posterior"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         posterior = BUILD[job["posterior"]]()
@@ -124,9 +133,10 @@ def write(path: Path, journal: Journal) -> list[Row]:
     """The rows of all methods whose runs are in the journal, and the references."""
     references, rows, machines = {}, [], set()
     for name in BUILD:
-        chains = [journal.get(f"{name},nuts,{chain}", None) for chain in range(CHAINS)]
-        if all(chains):
-            references[name] = combine([chain for chain in chains if chain is not None])
+        parts = [journal.get(f"{name},{key}", None) for key in reference_keys(name)]
+        whole = [part for part in parts if part is not None]
+        if len(whole) == len(parts):
+            references[name] = whole[0] if name.startswith("logistic") else combine(whole)
     for name in references:
         for batch in BATCHES:
             for method in METHODS:
@@ -164,25 +174,31 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job is not None:
-        options.to.write_text(json.dumps(run_job(json.loads(options.job))))
+        jobs = json.loads(options.job)
+        options.to.write_text(json.dumps({name: run_job(job) for name, job in jobs.items()}))
         return
     options.journal.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal(options.journal)
     every = jobs_of(options.posteriors, options.batches, options.methods)
     left = {name: job for name, job in every.items() if journal.get(name, None) is None}
+    groups: dict[str, dict[str, Job]] = {}
+    for name, job in left.items():  # one process for those that share a program, unless they are long
+        together = job["method"] in METHODS and number_of_rows(job["posterior"]) < LONG
+        groups.setdefault(name.rsplit(",", 1)[0] if together else name, {})[name] = job
     with tempfile.TemporaryDirectory() as directory:
-        places = {name: Path(directory) / f"{place}.json" for place, name in enumerate(left)}
+        places = {group: Path(directory) / f"{place}.json" for place, group in enumerate(groups)}
 
-        def finish(name: str) -> None:
-            journal.put(name, None, json.loads(places[name].read_text()))
+        def finish(group: str) -> None:
+            for name, result in json.loads(places[group].read_text()).items():
+                journal.put(name, None, result)
             write(options.json, journal)
-            print(f"{name} done", flush=True)
+            print(f"{group} done", flush=True)
 
         commands = {
-            name: ["benchmarks.minibatch.run", "--job", json.dumps(job), "--to", os.fspath(places[name])]
-            for name, job in left.items()
+            group: ["benchmarks.minibatch.run", "--job", json.dumps(jobs), "--to", os.fspath(places[group])]
+            for group, jobs in groups.items()
         }
-        expected = {name: seconds_of(job) for name, job in left.items()}
+        expected = {group: sum(map(seconds_of, jobs.values())) for group, jobs in groups.items()}
         failed = in_processes(commands, options.workers, finish, options.limit, expected)
     for name, why in failed.items():
         print(f"{name} failed: {why}", flush=True)

@@ -224,19 +224,24 @@ class Bench:
 
 def in_parallel(bench: Bench, options: argparse.Namespace) -> None:
     """Targets and methods at once, each in a process with one thread; their rows as they come."""
-    together = [method for method in ("ours", "nuts") if method in options.methods]  # NUTS has the budget of ours
-    alone = [[method] for method in options.methods if method not in ("ours", "nuts")]
+    # NUTS has the budget of ours, and the flow of a hundred particles is compiled once for all that it is thinned to.
+    groups = [
+        [m for m in group if m in options.methods] for group in (("ours", "nuts"), ("stein", "stein-50", "stein-20"))
+    ]
+    alone = [[method] for method in options.methods if not any(method in group for group in groups)]
     longest = sorted(options.targets, key=lambda name: -TARGETS[name].dim)
     with tempfile.TemporaryDirectory() as directory:
         commands, names = {}, {}
-        for methods in [*alone, *([together] if together else [])]:
+        for methods in [group for group in [*reversed(groups), *alone] if group]:
             for name in longest:
                 if options.resume and all(bench.done(name, method, options.seeds) for method in methods):
                     continue
                 job = f"{name},{methods[0]}"
                 path = Path(directory) / f"{job}.json"
-                known = {pair: rows for pair, rows in bench.rows.items() if pair == (name, "ours")}
-                if known:  # the budget of NUTS is in them
+                known = {
+                    pair: bench.rows[pair] for pair in bench.rows if pair[0] == name and pair[1] in (*methods, "ours")
+                }
+                if known:  # the budget of NUTS is in them, and what `--resume` leaves out
                     Bench(path, bench.references, known, {name: bench.warnings.get(name, {})}).write()
                 own = ["--targets", name, "--methods", *methods, "--seeds", str(options.seeds), "--json", str(path)]
                 commands[job] = ["benchmarks.posteriors.run", *own, *["--resume"] * options.resume]
