@@ -113,6 +113,47 @@ def test_curvature_is_measured_just_so_often(decay, measure_every, refresh_every
     np.testing.assert_allclose([matrix_of(kernel.metric) for kernel in kernels], expected, rtol=1e-12)
 
 
+def primitives(jaxpr, inside=()) -> set[tuple[str, bool]]:
+    """The names of all primitives, and whether they are within a condition."""
+    found = set()
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        found.add((name, "cond" in inside))
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda leaf: hasattr(leaf, "jaxpr")):
+            nested = getattr(value, "jaxpr", value)
+            found |= primitives(nested, (*inside, name)) if hasattr(nested, "eqns") else set()
+    return found
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.9])
+def test_runs_under_one_vmap_factorise_no_more_often_than_one(decay, clouds):
+    rule = averaged(decay=decay, refresh_every=4, measure_every=2)
+
+    def run(points):
+        return rule.update(rule.init(CONVEX, points, None), CONVEX, points, None)[0]
+
+    states = jax.vmap(run)(clouds[:3])
+    # The number of the step is the same in all runs, as it is in a loop under `vmap`.
+    states = states._replace(steps=jnp.asarray(1, jnp.int32))
+    axes = states._replace(steps=None, curvature=0, metric=0)
+    stepped = jax.vmap(lambda state, own: rule.update(state, CONVEX, own, None)[0], in_axes=(axes, 0))
+    used = primitives(jax.make_jaxpr(stepped)(states, clouds[:3]).jaxpr)
+    assert ("cholesky", True) in used
+    assert ("cholesky", False) not in used
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.9])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_curvature_that_is_not_finite_fails_the_step_where_it_is_measured(decay, count, clouds):
+    rule = averaged(decay=decay, refresh_every=4, measure_every=2)
+    state = step(rule, rule.init(CONVEX, clouds[0], None), CONVEX, clouds[0])[0]._replace(
+        steps=jnp.asarray(count, jnp.int32)
+    )
+    found, _ = step(rule, state, CONVEX, clouds[1].at[0, 0].set(jnp.nan))
+    measured = count == 0 if decay == 0 else count % 2 == 0
+    assert np.isfinite(found.metric.root).all() != measured
+
+
 @pytest.mark.parametrize("weighting", ["exact", "euclidean"])
 def test_a_temperature_by_a_rule_is_that_of_the_particles_of_this_very_step(weighting, clouds):
     rule = sk.AnchorMixture(

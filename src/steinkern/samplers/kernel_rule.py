@@ -160,21 +160,17 @@ class MetricSettings(OneLine):
         rate = jnp.minimum(1 - 1 / measurements.astype(float), self.decay)
         wanted = state.steps % self.measure_every == 0
 
-        def blended() -> tuple[AbstractOperator, Array]:
-            curvature = state.curvature.blend(measure(), rate)
-            return curvature, _all_finite(curvature)
-
-        kept = (state.curvature, jnp.asarray(True))
-        curvature, finite = _when(self.measure_every, wanted, blended, kept)
-
         # Curvature that is not finite would stay in the running average, hidden by a metric of an earlier step. So its
         # metric is NaN at once: the loop rejects the step, and recovery moves the faulty particle back.
-        def refreshed() -> AbstractMetric:
-            metric = factorise(curvature)
-            return jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
+        # Both conditions depend on the number of the step alone: under `vmap` they stay conditions.
+        def measured() -> tuple[AbstractOperator, AbstractMetric]:
+            curvature = state.curvature.blend(measure(), rate)
+            finite = _all_finite(curvature)
+            metric = _when(self.refresh_every // self.measure_every, due, lambda: factorise(curvature), state.metric)
+            failing = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
+            return curvature, failing
 
-        metric = _when(self.refresh_every, due | ~finite, refreshed, state.metric)
-        return MetricState(steps, curvature, metric)
+        return MetricState(steps, *_when(self.measure_every, wanted, measured, (state.curvature, state.metric)))
 
 
 def _when(every: int, due: Array, renew: Callable[[], Any], kept: Any) -> Any:
