@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -50,3 +51,22 @@ def test_a_function_used_again_is_not_compiled_again_and_others_do_not_mix_with_
     assert scaled(np.ones(2), 1, more=(1, "z"))["more"] == (1, "z")
     assert scaled(np.ones(2), 1.0)["kind"] is float
     assert len(traced) == 4  # 1 and 1.0 are two
+
+
+def test_options_of_a_gpu_hold_for_the_outermost_program_alone(monkeypatch):
+    """JAX refuses options of a program within another one."""
+    monkeypatch.setattr(programs, "gpu_options", lambda: {"xla_gpu_enable_triton_gemm": False})
+
+    @compiled
+    def doubled(x, name="x"):
+        return {"sum": 2 * x, "name": name}
+
+    @compiled
+    def again(x):
+        return doubled(x, name="y")["sum"] + 1
+
+    np.testing.assert_array_equal(again(jnp.ones(2)), 3 * np.ones(2))
+    np.testing.assert_array_equal(jax.jit(again)(jnp.ones(2)), 3 * np.ones(2))
+    particles = jr.normal(jr.key(0), (5, 2))
+    result = sk.fit(jr.key(1), lambda x: -0.5 * jnp.sum(x**2), sk.svgd(), particles, num_steps=3, progress=False)
+    assert np.isfinite(result.points).all()
