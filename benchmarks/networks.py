@@ -1,11 +1,12 @@
 """Networks: the time of a step and the memory of deep ensembles, SVGD and matrix-SVGD with KFAC.
 
-    python -m benchmarks.networks [--cases NAME ...] [--rounds 10] [--beside DIRECTORY] [--json PATH]
+    python -m benchmarks.networks [--cases NAME ...] [--rounds 10] [--at-once] [--beside DIRECTORY] [--json PATH]
 
 10 particles, batches of 128, random data. The mixture has an anchor at every particle. Curvature is measured every 5
 steps and factorised every 10, as in the studies. Each contender has a process of its own, and the processes take turns
 round by round. A step is the difference of a long fit and a short one, over their difference in steps, from the best
-rounds of each. `--beside` names the `src` folder of another version, whose processes take turns with these.
+rounds of each. `--beside` names the `src` folder of another version, whose processes take turns with these. With
+`--at-once` all processes compile at the same time, and first calls are not reported.
 """
 
 import argparse
@@ -24,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 METHODS = ("ensemble", "vanilla", "average", "mixture")
 NETWORKS = {"64-32-10": 40, "784-400-400-10": 100, "lenet": 100}
 """Cases, and the steps of a short fit of the mixture; a long one takes three times as many."""
-LONGER = {"ensemble": 10, "vanilla": 10, "average": 3, "mixture": 1}
-"""Quicker methods take so many times as many steps."""
+LONGER = {"cpu": {"ensemble": 10, "vanilla": 10, "average": 3}, "gpu": {"ensemble": 3, "vanilla": 3, "average": 2}}
+"""By device, quicker methods than the mixture take so many times as many steps."""
 ON_A_CPU = ("64-32-10",)
 PARTICLES, BATCH, ROWS = 10, 128, 2000
 KFAC = {"damping": 0.1, "decay": 0.95, "refresh_every": 10, "measure_every": 5}
@@ -112,7 +113,7 @@ def child(case: str, method: str) -> None:
 
     warnings.simplefilter("ignore")
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
-    run, steps = prepare(case, method), NETWORKS[case] * LONGER[method]
+    run, steps = prepare(case, method), NETWORKS[case] * LONGER[jax.default_backend()].get(method, 1)
 
     def seconds(number: int) -> float:
         start = time.perf_counter()
@@ -121,7 +122,7 @@ def child(case: str, method: str) -> None:
 
     for number, _ in enumerate(sys.stdin):
         if number == 0:
-            answer = {"first": seconds(steps), "device": jax.devices()[0].device_kind}
+            answer = {"first": seconds(steps), "steps": steps, "device": jax.devices()[0].device_kind}
         else:
             answer = {"short": seconds(steps), "long": seconds(3 * steps)}
         print(json.dumps(answer | _memory(jax.devices()[0])), flush=True)
@@ -143,10 +144,16 @@ class Contender:
         self.process = subprocess.Popen(command, text=True, env={**os.environ, **settings}, cwd=ROOT, **pipes)
 
     def ask(self) -> dict[str, Any]:
+        self.begin()
+        return self.answer()
+
+    def begin(self) -> None:
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"a contender failed:\n{self.process.communicate()[1][-3000:]}")
@@ -156,14 +163,19 @@ class Contender:
         self.process.communicate()
 
 
-def measure(case: str, sources: dict[str, Path], rounds: int) -> tuple[list[Any], str]:
-    """The rows of a case, and the device."""
-    from steinkern.experiments.tables import Row
-
-    contenders = {
+def start(case: str, sources: dict[str, Path]) -> dict[str, Contender]:
+    """The contenders of a case by name."""
+    return {
         f"{method}{suffix}": Contender(source, case, method) for suffix, source in sources.items() for method in METHODS
     }
-    first = {name: contender.ask() for name, contender in contenders.items()}
+
+
+def measure(
+    case: str, contenders: dict[str, Contender], first: dict[str, dict[str, Any]], rounds: int, calls: bool
+) -> tuple[list[Any], str]:
+    """The rows of a case, and the device; `first` are the first answers, `calls` says whether to report them."""
+    from steinkern.experiments.tables import Row
+
     found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
@@ -172,11 +184,12 @@ def measure(case: str, sources: dict[str, Path], rounds: int) -> tuple[list[Any]
     for name, answers in found.items():
         contenders[name].close()
         short, long = (np.array([answer[key] for answer in answers]) for key in ("short", "long"))
-        steps = 2 * NETWORKS[case] * LONGER[name.removesuffix("-beside")]
+        steps = 2 * first[name]["steps"]
         each = (long - short) / steps
         error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else float("nan")
         rows.append(Row(case, name, "step_seconds", float(long.min() - short.min()) / steps, error, len(each)))
-        rows.append(Row(case, name, "first_seconds", first[name]["first"], float("nan"), 1))
+        if calls:
+            rows.append(Row(case, name, "first_seconds", first[name]["first"], float("nan"), 1))
         if "peak" in answers[-1]:
             rows.append(Row(case, name, "peak_bytes", answers[-1]["peak"], float("nan"), 1))
     return rows, str(next(iter(first.values()))["device"])
@@ -187,12 +200,13 @@ def markdown(rows: list[Any]) -> str:
     found = {(row.case, row.method, row.metric): row.mean for row in rows}
     lines = ["| network | method | a step | over the ensemble's | first call | most memory |", "|---" * 6 + "|"]
     for case, method in dict.fromkeys((row.case, row.method) for row in rows):
-        step, first = found[case, method, "step_seconds"], found[case, method, "first_seconds"]
+        step, first = found[case, method, "step_seconds"], found.get((case, method, "first_seconds"))
         beside = "-beside" if method.endswith("-beside") else ""
         ratio = step / found[case, f"ensemble{beside}", "step_seconds"]
         peak = found.get((case, method, "peak_bytes"))
         memory = "" if peak is None else f"{peak / 1e6:.0f} MB"
-        lines.append(f"| {case} | {method} | {1e3 * step:.2f} ms | {ratio:.1f} | {first:.1f} s | {memory} |")
+        call = "" if first is None else f"{first:.1f} s"
+        lines.append(f"| {case} | {method} | {1e3 * step:.2f} ms | {ratio:.1f} | {call} | {memory} |")
     return "\n".join(lines) + "\n"
 
 
@@ -200,6 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(NETWORKS), help="on a CPU the smallest network by default")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--at-once", action="store_true", help="compile at the same time; no first calls")
     parser.add_argument("--beside", type=Path, metavar="DIRECTORY", help="the src folder of another version")
     parser.add_argument("--json", metavar="PATH", type=Path, help="write the numbers to PATH, a table beside it")
     parser.add_argument("--child", nargs=2, metavar=("CASE", "METHOD"), help="one contender, asked by lines")
@@ -216,9 +231,19 @@ def main() -> None:
     sources = {"": ROOT / "src"} | ({"-beside": options.beside.resolve()} if options.beside else {})
     rows: list[Any] = []
     device = ""
+    # The earlier version may know fewer layers.
+    sources_of = {case: {"": sources[""]} if case == "lenet" else sources for case in cases}
+    started: dict[str, dict[str, Contender]] = {}
+    first: dict[str, dict[str, dict[str, Any]]] = {}
+    if options.at_once:
+        started = {case: start(case, sources_of[case]) for case in cases}
+        for contender in (own for contenders in started.values() for own in contenders.values()):
+            contender.begin()
+        first = {case: {name: own.answer() for name, own in contenders.items()} for case, contenders in started.items()}
     for case in cases:
-        # The earlier version may know fewer layers.
-        more, device = measure(case, {"": sources[""]} if case == "lenet" else sources, options.rounds)
+        contenders = started[case] if options.at_once else start(case, sources_of[case])
+        answers = first[case] if options.at_once else {name: own.ask() for name, own in contenders.items()}
+        more, device = measure(case, contenders, answers, options.rounds, not options.at_once)
         rows += more
         print(aligned(markdown(rows)), flush=True)
         if options.json:
