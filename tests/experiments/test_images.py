@@ -111,13 +111,14 @@ def test_methods_are_made_of_their_samplers(method):
         assert type(own.rule) is rules[method]
 
 
-def test_every_method_has_as_many_settings_in_a_cross():
+def test_every_method_has_as_many_settings():
     task = miniature()
     for method in STUDY.methods:
         cells = STUDY.cells(method, "mlp", task)
         settings = [own for cell in cells for own in cell.settings]
         assert len(settings) == 5
         assert len({tuple(own.values()) for own in settings}) == 5
+        assert settings[0] == {"step_size": images.STEP_SIZES.get(method, 1e-3), "prior_scale": 0.3}
         assert all(len(cell.settings) <= runs_at_once(method) for cell in cells)
         assert all(STUDY.check(method, own) == own for own in settings)
     followers = [images.settings_of(method) for method in STUDY.methods if method not in ("sgld", "psgld")]
@@ -136,6 +137,31 @@ def test_equal_time_gives_epochs_in_proportion(tmp_path):
         (tmp_path / "times.json").write_text(content)
         with pytest.raises(ValueError, match=r"`--times` must hold the seconds of every method on mlp, for mlp_time"):
             STUDY.epochs_of_equal_time("mlp_time", tmp_path / "times.json")
+
+
+def test_runs_of_as_many_epochs_are_those_of_equal_epochs():
+    task = miniature(epochs=dict.fromkeys(STUDY.methods, 40) | {"mixture": images.EPOCHS})
+    assert STUDY.key("mlp_time", "mixture", task) == "mlp/mixture/seeds 0 to 1"
+    assert STUDY.key("mlp_time", "ensemble", task) == "mlp_time/ensemble/seeds 0 to 1"
+    assert STUDY.cells("mixture", "mlp_time", task)[0].key == "mlp/mixture/0"
+
+
+def test_seconds_measured_apart_replace_those_of_the_runs(tmp_path, free_runs, monkeypatch):
+    def tasks(self, quick=False, seconds=10.0):
+        return {"mlp": miniature(seconds=dict.fromkeys(self.methods, seconds), epochs=20)}
+
+    monkeypatch.setattr(STUDY.__class__, "tasks", tasks)
+
+    def reproduced(**options):
+        return driver.reproduce(
+            STUDY, tmp_path, methods=("ensemble",), figures=False, progress=lambda text: None, **options
+        )
+
+    assert "4.0 ± 0.0" in reproduced().tables["seconds"]  # 10 s for five runs of ten epochs
+    assert (tmp_path / "times.json").exists()
+    (tmp_path / "times.json").unlink()
+    assert "seconds" not in reproduced(seconds=float("nan")).tables
+    assert not (tmp_path / "times.json").exists()
 
 
 def finished(values: float) -> dict[str, np.ndarray]:
@@ -191,7 +217,7 @@ def test_seeds_that_run_together_are_a_piece_of_the_journal(tmp_path, free_runs,
     assert list(pieces) == ["mlp/ensemble/seeds 0 to 2", *(f"mlp/mixture/seeds {seed} to {seed}" for seed in range(3))]
     text = (tmp_path / "table.md").read_text()
     assert "over 3 seeds" in text
-    assert "are the middle of the five settings" in text  # the recorded settings are no winners of a search
+    assert "chosen on 10,000 of the training rows" in text  # the recorded settings are the winners of a search
     assert json.loads((tmp_path / "times.json").read_text()) == {"mlp": {"ensemble": 6.0, "mixture": 6.0}}
     # Predictions depend on the seed alone, so both methods have the same scores.
     lines = report.tables["nll"].splitlines()

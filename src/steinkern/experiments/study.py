@@ -290,6 +290,9 @@ class Outcome:
                 ]
                 for column in columns
             }
+            known = [row for own in rows.values() for row in own if row is not None]
+            if known and all(np.isnan(row.mean) for row in known):
+                continue  # it was not measured
             tables[name] = score_table(
                 metric,
                 [line.label for line in lines],

@@ -38,8 +38,9 @@ def _entropies(results: dict[str, Any], classes: int) -> Any:
     with matplotlib.rc_context(plot.STYLE):
         figure = new_figure((2.2 * columns + 0.3, 1.7 * rows + 0.5))
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        for axes in grid.flat[len(results) :]:
-            axes.set_axis_off()
+        for place in range(len(results), grid.size):
+            grid.flat[place].set_axis_off()
+            grid.flat[place - columns].tick_params(labelbottom=True)
         for axes, (name, result) in zip(grid.flat, results.items(), strict=False):
             inside, outside = np.sum(np.array(result["entropies"], float), axis=0)
             for counts, colour, label in ((inside, _INSIDE, "test images"), (outside, _OUTSIDE, "other images")):

@@ -20,6 +20,7 @@ import optax
 from jaxtyping import Array, Float, Integer, UInt8
 
 from ...core.particles import split
+from ...core.programs import gpu_options
 from ...core.types import Key, Points, PyTree, Scalar, cast_like
 from ...kernels.bandwidth import Median
 from ...samplers.half_bayesian import half_bayesian
@@ -59,6 +60,9 @@ class Task:
     batch_size: int = BATCH_SIZE
     epochs: int | Mapping[str, int] = EPOCHS
     """Of every method, or by method."""
+    seconds: Mapping[str, float] | None = None
+    """By method, of `SEEDS` runs of `EPOCHS` epochs alone on the device, where they were measured apart from the runs;
+    NaN where they are not known."""
 
     def epochs_of(self, method: str) -> int:
         """Passes over the training rows."""
@@ -180,7 +184,7 @@ def _program(shape: Shape, arguments: tuple[tuple[tuple[int, ...], Any], ...]) -
     """The compiled runs, for any settings, seeds and number of steps; `arguments` are their shapes and types."""
     numbers, seeds, steps, *data = (cast(Any, jax.ShapeDtypeStruct(*own)) for own in arguments)
     grouped = jax.vmap(partial(_trial, shape), in_axes=(0, 0, None, None))
-    return jax.jit(grouped).lower(numbers, seeds, steps, Data(*data)).compile()
+    return jax.jit(grouped).lower(numbers, seeds, steps, Data(*data)).compile(gpu_options())
 
 
 def _trial(

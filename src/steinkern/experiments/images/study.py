@@ -79,8 +79,10 @@ class ImageStudy(Study):
         cases: Annotated[tuple[str, ...], f"Comma-separated, of {', '.join(CASES)}."] = NETWORKS,
         seeds: Annotated[int, "How many seeds to report."] = SEEDS,
         times: Annotated[
-            Path | None, "A times.json of a former run, for equal times; the recorded ones by default."
+            Path | None,
+            "A times.json of a former run or of benchmarks/images.py, for equal times; the recorded one by default.",
         ] = None,
+        shared: Annotated[bool, "Runs shared their device with others: their seconds are left out."] = False,
     ) -> Mapping[str, Task]:
         check_count("--seeds", seeds)
         check_names("--cases", cases, CASES)
@@ -89,29 +91,40 @@ class ImageStudy(Study):
         if quick:
             return {QUICK: quick_task(min(seeds, _QUICK_SEEDS))}
         epochs = {case: EPOCHS if case in NETWORKS else self.epochs_of_equal_time(case, times) for case in cases}
+        unknown = dict.fromkeys(self.methods, float("nan")) if shared else None
+        seconds = {case: unknown if times is None else self.times_of(case, times) for case in cases}
         train, test = load_fashion_mnist(data)
         outside = load_mnist_test(data)
         kept = len(train.labels) - VALIDATION_ROWS
         parts = Images(train.images[:kept], train.labels[:kept]), Images(train.images[kept:], train.labels[kept:])
         numbers = tuple(range(seeds))
-        return {case: Task(network_of(case), *parts, test, outside, 10, numbers, epochs=epochs[case]) for case in cases}
+        return {
+            case: Task(network_of(case), *parts, test, outside, 10, numbers, epochs=epochs[case], seconds=seconds[case])
+            for case in cases
+        }
 
-    def epochs_of_equal_time(self, case: str, times: Path | None = None) -> dict[str, int]:
-        """By method how many epochs take the time of the mixture's `EPOCHS`, at least one and at most `MOST_EPOCHS`."""
+    def times_of(self, case: str, times: Path | None = None) -> dict[str, float]:
+        """By method the seconds of all runs of `EPOCHS` epochs with the network of a case."""
         try:
             found = (json.loads(self.file("times.json")) if times is None else read_json(times))[network_of(case)]
-            ratios = {method: found["mixture"] / seconds for method, seconds in found.items()}
-            if not set(self.methods) <= set(ratios):
-                raise KeyError
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+            seconds = {method: float(found[method]) for method in self.methods}
+            if not all(0 < own < np.inf for own in seconds.values()):
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"`--times` must hold the seconds of every method on {network_of(case)}, for {case}. Run all methods "
                 f"with `--cases {network_of(case)}` first and give the times.json of that run."
             ) from error
+        return seconds
+
+    def epochs_of_equal_time(self, case: str, times: Path | None = None) -> dict[str, int]:
+        """By method how many epochs take the time of the mixture's `EPOCHS`, at least one and at most `MOST_EPOCHS`."""
+        seconds = self.times_of(case, times)
+        ratios = {method: seconds["mixture"] / own for method, own in seconds.items()}
         return {method: int(np.clip(EPOCHS * ratios[method], 1, MOST_EPOCHS)) for method in self.methods}
 
     def key(self, case: str, method: str, task: Task) -> str:
-        return f"{case}/{method}/seeds {task.seeds[0]} to {task.seeds[-1]}"
+        return f"{_name(case, method, task)}/seeds {task.seeds[0]} to {task.seeds[-1]}"
 
     def made_from(self, method: str, setting: Setting, task: Task) -> dict[str, Any]:
         return {"setting": setting, "epochs": task.epochs_of(method), "seeds": list(task.seeds), **task.protocol()}
@@ -149,22 +162,31 @@ class ImageStudy(Study):
         cells = []
         for start in range(0, len(settings), at_once):
             own = settings[start : start + at_once]
-            key = f"{case}/{method}" + ("" if at_once >= len(settings) else f"/{start}")
+            key = _name(case, method, task) + ("" if at_once >= len(settings) else f"/{start}")
             made_from = {"settings": own, "epochs": task.epochs_of(method), "seed": TUNING_SEED, **task.protocol()}
             cells.append(Cell(key, own, made_from))
         return cells
 
     def evaluate(self, method: str, cell: Cell, task: Task) -> dict[str, Any]:
-        """The log-likelihoods of the validation rows: a search does not use test scores."""
-        runs, seconds = run_group(method, cell.settings, [TUNING_SEED] * len(cell.settings), task)
-        values = [-negative_log_likelihood(own.validation, task.validation.labels) for own in runs]
+        """The log-likelihoods of the validation rows: a search does not use test scores.
+
+        A smaller group is filled up with its last setting, so that all groups of a method share a program.
+        """
+        count, at_once = len(cell.settings), runs_at_once(method)
+        settings = [*cell.settings, *cell.settings[-1:] * (at_once - count)]
+        runs, seconds = run_group(method, settings, [TUNING_SEED] * at_once, task)
+        values = [-negative_log_likelihood(own.validation, task.validation.labels) for own in runs[:count]]
         return {"values": rounded(values), "seconds": rounded(seconds)}
 
     def values(self, result: Any) -> Sequence[Any]:
         return result["values"]
 
     def scores(self, method: str, result: Any, task: Task) -> Scores:
-        return {metric: np.array(result[metric], float) for metric in self.metrics}
+        found = {metric: np.array(result[metric], float) for metric in self.metrics}
+        if task.seconds is not None:  # those of the run may be disturbed by others on the same device
+            each = task.seconds[method] * task.epochs_of(method) / EPOCHS / SEEDS
+            found["seconds"] = np.full(len(found["seconds"]), each)
+        return found
 
     def columns(self, outcome: Outcome) -> list[Column]:
         return [Column(heading_of(case), case) for case in outcome.tasks]
@@ -210,7 +232,7 @@ class ImageStudy(Study):
             for case in outcome.tasks
             if case in NETWORKS
         }
-        if times:
+        if times and np.all(np.isfinite([value for own in times.values() for value in own.values()])):
             write_json(directory / "times.json", times)
         if figures:
             from .figures import write_figures  # matplotlib may be missing where the runs are made
@@ -223,6 +245,11 @@ def settings_of(method: str) -> list[Setting]:
     step, (low, middle, high) = STEP_SIZES.get(method, 1e-3), PRIOR_SCALES
     pairs = [(step, middle), (step / 3, middle), (3 * step, middle), (step, low), (step, high)]
     return [{"step_size": rounded(size), "prior_scale": scale} for size, scale in pairs]
+
+
+def _name(case: str, method: str, task: Task) -> str:
+    """Of a method's runs: in a case of equal time those of as many epochs are the runs of equal epochs."""
+    return f"{network_of(case) if case in TIMED and task.epochs_of(method) == EPOCHS else case}/{method}"
 
 
 def network_of(case: str) -> str:
