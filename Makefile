@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 CHECKED := --jaxtyping-packages=steinkern,tests.checker.check
 
 .PHONY: help setup nightly-jax demo test lint types contract tests test-browser test-thorough test-all test-lowest soak format
-.PHONY: bench-first bench-first-gpu bench-networks examples distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-minibatch bench-scaling wheel docs docs-serve clean
+.PHONY: bench-first bench-first-gpu bench-kfac-peer bench-networks examples distributions bench-versions results-pages docs-pictures bench-cpu bench-gpu bench-fits bench-posteriors bench-minibatch bench-scaling wheel docs docs-serve clean
 
 help:
 	@echo "make demo       set up, run the three toy targets with every method, print a table, write figures and a page to out/demo"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-fits whole fits, first and second call, and where their time goes; DATA=DIRECTORY as in steinkern reproduce, GPU=1 on a machine with one"
 	@echo "make bench-first  the first call, a second and one with another density, beside NUTS; BESIDE=DIRECTORY for another version's src"
 	@echo "make bench-first-gpu  on a GPU: first calls, and steps of whole fits beside velocity and score"
+	@echo "make bench-kfac-peer  the factors of KFAC beside those of kfac-jax"
 	@echo "make bench-networks  steps of networks by KFAC beside ensembles; BESIDE=DIRECTORY for another version's src, GPU=1 on a machine with one"
 	@echo "make bench-scaling  memory and agreement over virtual devices"
 	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
@@ -130,6 +131,12 @@ bench-first: setup
 
 bench-first-gpu: setup
 	$(BIN)/python -m benchmarks.first_gpu --json benchmarks/results/first-gpu.json
+
+# kfac-jax goes into an environment of its own.
+bench-kfac-peer:
+	$(PYTHON) -m venv .venv-kfac
+	.venv-kfac/bin/python -m pip install --quiet --editable . "kfac-jax==0.0.8" "jax<0.11"
+	.venv-kfac/bin/python -m benchmarks.kfac_peer --json benchmarks/results/kfac-peer.json
 
 bench-networks: setup
 	$(BIN)/python -m benchmarks.networks $(if $(BESIDE),--beside $(BESIDE)) --json benchmarks/results/networks$(if $(GPU),-gpu).json
