@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from docs import pictures, tables
+from docs import default_tables, pictures, tables
 
 import steinkern as sk
 from steinkern.experiments.tables import read_results
@@ -128,6 +128,12 @@ def test_the_pages_of_results_hold_the_tables_of_the_results(page: Path):
     text = page.read_text()
     assert tables.filled(page) == text, "run `make results-pages`"
     assert text.count("\n|") > 5
+
+
+def test_the_page_of_both_defaults_holds_the_tables_of_the_benchmarks():
+    text = default_tables.PAGE.read_text()
+    assert default_tables.filled_default() == text, "run `make results-pages`"
+    assert all(f"<!-- table: {name} -->" in text for name in default_tables.TABLES)
 
 
 def test_the_row_of_every_study_in_the_readme_is_that_of_its_results():

@@ -2,7 +2,7 @@
 
 The logistic regressions are so near to Gaussians that importance sampling from the Gaussian at the mode is exact to a
 percent at a fraction of the cost of chains; where there are hundreds of thousands of rows, chains take hours. The
-hierarchical regression has chains of NumPyro's NUTS. `tests/test_minibatch_benchmark.py` compares the two ways.
+hierarchical regression has chains of NumPyro's NUTS.
 """
 
 from typing import Any

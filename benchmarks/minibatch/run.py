@@ -25,7 +25,7 @@ import numpy as np
 
 from steinkern.core.files import environment
 from steinkern.experiments.journal import Journal
-from steinkern.experiments.tables import Row, rounded, write_results
+from steinkern.experiments.tables import Row, read_results, rounded, write_results
 
 from ..jobs import in_processes, machine
 from .methods import METHODS, STEP_SIZES, Outcome, run_method
@@ -130,14 +130,16 @@ def rows_of(case: str, method: str, outcomes: dict[str, Outcome], reference: dic
 
 
 def write(path: Path, journal: Journal) -> list[Row]:
-    """The rows of all methods whose runs are in the journal, and the references."""
-    references, rows, machines = {}, [], set()
+    """The rows of all methods whose runs are in the journal, and the references; those that the file has are kept."""
+    rows: list[Row] = []
+    machines: set[str] = set()
+    references: dict[str, Any] = read_results(path)[1]["references"] if path.exists() else {}
     for name in BUILD:
         parts = [journal.get(f"{name},{key}", None) for key in reference_keys(name)]
         whole = [part for part in parts if part is not None]
         if len(whole) == len(parts):
             references[name] = whole[0] if name.startswith("logistic") else combine(whole)
-    for name in references:
+    for name in (name for name in BUILD if name in references):
         for batch in BATCHES:
             for method in METHODS:
                 keys = (
@@ -147,7 +149,9 @@ def write(path: Path, journal: Journal) -> list[Row]:
                 )
                 case = f"{name},batch={batch}"
                 pieces = {key: journal.get(f"{case},{method},{key}", None) for key in keys}
-                if all(pieces.values()):
+                if method == "stein":  # the seeds that there are; the rows tell how many
+                    pieces = {key: piece for key, piece in pieces.items() if piece is not None}
+                if pieces and all(pieces.values()):
                     machines |= {piece["machine"] for piece in pieces.values() if piece is not None}
                     outcomes = {key: read_outcome(piece) for key, piece in pieces.items() if piece is not None}
                     rows += rows_of(case, method, outcomes, references[name])

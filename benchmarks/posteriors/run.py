@@ -72,8 +72,9 @@ def rows_of(target: Target, method: str, outcomes: Sequence[Outcome], reference:
     ]
     for name in ("evaluations", "gradients", "hessians", "values", "sequential", "seconds"):
         columns[name] = [float(getattr(outcome, name)) for outcome in outcomes]
-    for name, outcome in zip(("first_seconds", "second_seconds"), outcomes, strict=False):
-        columns[name] = [outcome.seconds]  # with compilation, and without
+    for name, outcome in zip(("first", "second"), outcomes, strict=False):  # with compilation, and without
+        columns[f"{name}_seconds"] = [outcome.seconds]
+        columns[f"{name}_processor_seconds"] = [outcome.processor_seconds]
     return [Row.over(values, target.name, method, metric) for metric, values in columns.items()]
 
 
