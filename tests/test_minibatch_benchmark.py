@@ -75,6 +75,7 @@ def test_rows_are_written_for_what_is_complete(tmp_path):
     assert settings["machines"] == ["one"]
 
 
+@pytest.mark.thorough
 def test_importance_sampling_agrees_with_a_grid(monkeypatch):
     small = posteriors.logistic(200, 2)
     monkeypatch.setitem(references.BUILD, "logistic-small", lambda: small)

@@ -13,6 +13,8 @@ import steinkern as sk
 from steinkern.experiments.sentences import cells
 from steinkern.experiments.sentences.model import Example, draw, features, log_prior, logits
 
+pytestmark = pytest.mark.thorough
+
 WORDS, WIDTH, UNITS, CLASSES = 30, 6, 4, 3
 
 
@@ -65,7 +67,6 @@ def test_forward_direction_is_that_of_equinox(network, key):
     np.testing.assert_allclose(features(network, example)[:UNITS], state, rtol=1e-10)
 
 
-@pytest.mark.thorough
 def test_padding_changes_neither_features_nor_gradients(network, key):
     short = sentence(key, 5)._replace(tokens=sentence(key, 5).tokens[:5])
     long = short._replace(tokens=jnp.concatenate([short.tokens, jnp.full((7,), 3)]))
@@ -104,7 +105,6 @@ def test_dropout_is_unbiased_and_needs_a_key(network, key):
     np.testing.assert_allclose(jnp.mean(masked, axis=0), features(deaf, example), rtol=0.1)  # 2000 masks: 1.5 %
 
 
-@pytest.mark.thorough
 def test_fisher_of_the_output_weights_is_the_expected_outer_product_of_gradients(network, key):
     """Exact softmax Fisher against Σ_x Σ_y p(y|x) g gᵀ from per-example gradients, with the prior's identity."""
     rows = 7
@@ -151,7 +151,6 @@ def test_the_network_of_cells_is_the_same_function(number, dropout, network, key
     np.testing.assert_allclose(cells.logits(cells_of(network), example, dropout), expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.thorough
 def test_kfac_has_a_block_for_every_matrix_of_the_cells(network, key):
     whole = cells_of(network)
     particles, shared = sk.split(whole, cells.PARTICLES)

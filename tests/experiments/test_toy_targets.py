@@ -12,6 +12,8 @@ from scipy import stats
 import steinkern as sk
 from steinkern.experiments.toy.targets import PAPER, TARGETS, LogMMD, Window, grid_draws
 
+pytestmark = pytest.mark.thorough
+
 
 def sine(x, power=1):
     return -(((x[..., 1] + np.sin(x[..., 0])) ** (2 * power)) / (2 * 0.003)) - (x[..., 0] ** 2 + x[..., 1] ** 2) / 2
@@ -117,7 +119,6 @@ def test_the_released_banana_is_symmetric_and_the_paper_one_is_not():
     assert abs(paper(left) - paper(right)) > 0.01
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.thorough if "released" in name else []) for name in FORMULAS],
@@ -146,7 +147,6 @@ def test_the_star_moments_are_those_of_its_five_arms(name, key):
     np.testing.assert_allclose(draws.T @ draws / number, variance * np.eye(2), atol=4.5 * 3 * variance / number**0.5)
 
 
-@pytest.mark.thorough
 @every_target
 def test_draws_fall_into_coarse_cells_as_often_as_the_density_says(name, key):
     number, coarse = 50_000, 64
@@ -240,7 +240,6 @@ def test_the_iterations_are_those_of_the_paper(name):
     assert (target.iterations, target.reported_iteration) == expected[name.removesuffix("_released")]
 
 
-@pytest.mark.thorough
 def test_log_mmd_is_the_log_of_mmd2_with_the_median_kernel(key):
     particle_key, draw_key = jr.split(key)
     history = jr.normal(particle_key, (3, 11, 2))

@@ -18,6 +18,8 @@ from steinkern.inference.automatic.quality import along_directions, squared_disc
 from steinkern.inference.automatic.randomness import even_noise, transition_noise
 from steinkern.inference.automatic.support_points import nearest_draws, place, with_moments
 
+pytestmark = pytest.mark.thorough
+
 MEAN, SDS = np.array([3.0, -200.0]), np.array([1e-3, 50.0])
 
 
@@ -41,7 +43,6 @@ def test_the_nearest_gaussian_of_a_gaussian_is_itself():
     np.testing.assert_allclose(found.precision, np.diag(SDS**-2.0), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.thorough
 def test_the_nearest_gaussian_satisfies_steins_identities_over_its_own_cloud():
     def skewed(x):
         return jnp.sum(3 * x - jnp.exp(x)) - 0.1 * x[0] * x[1]
@@ -145,7 +146,6 @@ def test_a_correction_that_is_no_noise_is_refused_and_an_edge_is_seen():
     assert float(found.identity_error) > 20
 
 
-@pytest.mark.thorough
 def test_a_jump_leaves_the_target_as_it_is():
     target = bound(lambda x: jnp.sum(3 * x - jnp.exp(x)))
     exact = jnp.log(jr.gamma(jr.key(0), 3.0, (4000, 2)))
@@ -195,7 +195,6 @@ def test_the_affine_map_gives_the_moments_asked_for(n):
         np.testing.assert_allclose(moved.var(0), np.diagonal(covariance), rtol=1e-8)
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize(("n", "d"), [(1, 2), (20, 3), (700, 2)], ids=str)
 def test_the_discrepancy_on_the_host_is_that_of_the_library(n, d):
     random = np.random.default_rng(0)

@@ -9,6 +9,8 @@ import pytest
 import steinkern as sk
 from steinkern.results import plot
 
+pytestmark = pytest.mark.thorough
+
 NOISE = 0.5
 ROWS = 3
 DRAWS = 99
@@ -41,7 +43,6 @@ def run(seed, infer, **options):
     return sk.sbc(jr.key(seed), prior_draw, simulate, infer, progress=False, **options)
 
 
-@pytest.mark.thorough
 def test_exact_draws_pass_for_most_keys():
     """Each key fails with probability 0.05: more than 3 of 8 do in 4 of 10,000 cases."""
     found = [run(seed, inference()) for seed in range(8)]
@@ -52,7 +53,6 @@ def test_exact_draws_pass_for_most_keys():
     assert found[0].num_ranks == DRAWS + 1
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("infer", "why"),
     [
@@ -174,7 +174,6 @@ def test_fit_compiles_for_the_first_simulation_and_never_again(compilations):
     assert seen[1:] == seen[:1] * 3
 
 
-@pytest.mark.thorough
 def test_sample_compiles_for_the_first_simulation_and_is_calibrated(compilations):
     log_density = CountedPosterior()
     target = sk.LogDensity(log_density)

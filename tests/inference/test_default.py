@@ -116,6 +116,7 @@ def logistic_posterior(rows):
     return sk.Posterior(log_prior, log_likelihood, rows), (features, labels)
 
 
+@pytest.mark.thorough
 def test_a_centred_posterior_is_unbiased_and_quiet_near_its_centre():
     target, data = logistic_posterior(60)
     centre = jnp.array([0.8, -0.4])

@@ -7,6 +7,8 @@ import pytest
 
 import steinkern as sk
 
+pytestmark = pytest.mark.thorough
+
 
 def gaussian(x):
     return -0.5 * jnp.sum(x**2)
@@ -89,7 +91,6 @@ def test_tolerance_of_one_or_more_is_refused(key):
         sk.fit(jr.key(0), gaussian, sk.svgd(), jr.normal(key, (3, 2)), num_steps=2, tolerance=2.0)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["average", "mixture"])
 def test_default_hessian_keeps_the_scales_of_a_stiff_gaussian(kind, key):
     def stiff(x):

@@ -12,6 +12,8 @@ import pytest
 import steinkern as sk
 from steinkern.inference import run_warnings
 
+pytestmark = pytest.mark.thorough
+
 
 def draws(n: int, d: int, dtype=float):
     return np.random.default_rng(0).normal(size=(n, d)).astype(dtype)
@@ -46,7 +48,6 @@ def test_particles_that_are_still_too_far_apart_are_warned_of():
         fit(lambda x: -0.5 * (x[0] ** 2 + 1e-4 * x[1] ** 2), sk.svgd(sk.RBF(1e8), optax.sgd(0.5)), start)
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "sampler",
     [sk.svgd(), sk.matrix_svgd("average", sk.Hessian()), sk.ensemble(), sk.sgld(0.1)],
@@ -79,7 +80,6 @@ def corners(x):
     return -10.0 * jnp.sum((x**2 - 1.0) ** 2)
 
 
-@pytest.mark.thorough
 def test_weights_that_decouple_the_particles_are_warned_of_and_a_temperature_cures_it():
     def run(**options):
         sampler = sk.matrix_svgd("mixture", sk.Hessian(diagonal=True), **options)
@@ -145,7 +145,6 @@ def cut_in_part(x):
 GRADIENTS = [(rounded, "exactly zero"), (cut_in_part, "not its slope"), (cut, "not its slope")]
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize(("target", "words"), GRADIENTS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_gradient_that_is_none_is_warned_of_before_the_run(target, words, dtype):
@@ -153,7 +152,6 @@ def test_a_gradient_that_is_none_is_warned_of_before_the_run(target, words, dtyp
         fit(target, particles=2 * draws(20, 2, dtype), num_steps=1)
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     "target",
@@ -210,7 +208,6 @@ def test_a_target_that_needs_double_precision_is_warned_of():
         fit(cancelling, particles=draws(20, 2, np.float32))
 
 
-@pytest.mark.thorough
 def test_a_target_that_needs_no_double_precision_is_quiet():
     fit(particles=draws(20, 2, np.float32))
     fit(cancelling)

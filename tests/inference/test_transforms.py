@@ -9,6 +9,8 @@ import pytest
 
 import steinkern as sk
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 6
 
 
@@ -73,7 +75,6 @@ BY_SCHEDULE = {
 }
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("name", BY_SCHEDULE)
 def test_a_schedule_is_heeded_wherever_a_step_size_is_taken(name: str, key):
     algorithm = sk.as_blackjax(lambda x: -0.25 * jnp.sum(x**4), BY_SCHEDULE[name](schedule))

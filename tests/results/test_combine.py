@@ -10,6 +10,8 @@ import pytest
 
 import steinkern as sk
 
+pytestmark = pytest.mark.thorough
+
 
 def log_density(parameters):
     return -0.5 * jnp.sum((parameters["mean"] - 1) ** 2) - parameters["scale"]

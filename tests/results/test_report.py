@@ -23,6 +23,8 @@ from steinkern.results.report.facts import facts
 from steinkern.results.report.record import Frames
 from tests.pages import record
 
+pytestmark = pytest.mark.thorough
+
 EVIL = "<script>alert('x')</script> & \"µ\" \u2028 \ud800 " + 200 * "long "
 
 

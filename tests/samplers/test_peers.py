@@ -16,6 +16,8 @@ import pytest
 import steinkern as sk
 from steinkern.kernels import reference
 
+pytestmark = pytest.mark.thorough
+
 
 def banana(x):
     return -0.5 * x[0] ** 2 / 4 - 0.5 * (x[1] - 0.5 * x[0] ** 2 + 1) ** 2

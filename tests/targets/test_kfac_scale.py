@@ -13,6 +13,8 @@ from steinkern.targets.kfac.factors import number_of_pieces, second_moment, squa
 from tests.core.test_operators import dense_matrix, largest_array
 from tests.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
 
+pytestmark = pytest.mark.thorough
+
 BINARY = Case("relu and logits", sk.Bernoulli(), jax.nn.relu)
 KNOWN = Case("tanh and known noise", sk.Gaussian(0.7), jnp.tanh)
 
@@ -24,7 +26,6 @@ def options(case: Case, **given):
     return curvature
 
 
-@pytest.mark.thorough
 @cases(RELU, NOISY, BINARY, KNOWN, default=2)
 def test_drawn_labels_give_the_fisher_information_in_expectation(case, generator):
     """Every one of several seeds, so that no single draw decides."""
