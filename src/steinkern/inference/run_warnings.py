@@ -131,7 +131,7 @@ def _report_unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
     number, where = verdict.worst_unclear()
     yield Notice(
         "unclear",
-        f"the check of the particles is unclear: {number} {where}, but a few scores are so much larger than the others "
+        f"the check of the particles is unclear: {number} {where}, but the scores scatter so much over the particles "
         "that this may be chance. Some particles are probably far out. ",
         *advice.for_shifted(run),
     )
