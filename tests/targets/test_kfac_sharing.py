@@ -25,6 +25,8 @@ from tests.kfac_cases import (
 )
 from tests.kfac_networks import NETWORKS, Calls, Linear, NetworkCase, Pair, convolutional, defined_blocks
 
+pytestmark = pytest.mark.thorough
+
 SHARINGS = ["expand", "reduce"]
 CATEGORICAL = sk.Categorical()
 
@@ -58,7 +60,6 @@ def in_order(kfac: sk.Blocks) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.every(10)
 @pytest.mark.parametrize("case", NETWORKS, ids=lambda case: case.name)
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_factors_are_those_of_a_double_loop_over_examples_and_positions(case, sharing, generator):
@@ -73,7 +74,6 @@ def test_factors_are_those_of_a_double_loop_over_examples_and_positions(case, sh
         np.testing.assert_allclose(matrix, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("case", NETWORKS, ids=lambda case: case.name)
 def test_the_slow_models_compute_what_the_fast_ones_do(case, generator):
     network = filled(generator, case.make)
@@ -125,7 +125,6 @@ def draw(generator, make, shape, number: int = 3):
     return network, jnp.asarray(generator.standard_normal((number, *shape)))
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize("name", EVERY_POSITION)
 def test_expand_is_exact_for_deep_linear_networks_with_a_gaussian_loss_at_every_position(name, generator):
     make, model, shape = EVERY_POSITION[name]
@@ -149,7 +148,6 @@ POOLED = {
 }
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize("name", POOLED)
 def test_reduce_is_exact_for_deep_linear_networks_with_a_gaussian_loss_of_the_mean_or_sum(name, generator):
     make, model, shape = POOLED[name]
@@ -194,7 +192,6 @@ NORMS = {
 }
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_normalisations_have_the_fisher_information_of_each_unit(name, sharing, generator):
@@ -235,7 +232,6 @@ BIASES = {
 }  # fmt: skip
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("name", BIASES)
 def test_a_bias_that_is_not_simply_added_to_its_product_has_an_exact_block_of_its_own(name, generator):
     make, model, shape, which, size = BIASES[name]
