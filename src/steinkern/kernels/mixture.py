@@ -70,7 +70,7 @@ class Mixture(AbstractMatrixKernel):
         A temperature that is a bandwidth rule is read off the same distances as the weights use, as the mean over the
         anchors.
         """
-        seen = _seen(metrics, points) if reads_distances_alone(base) or isinstance(temperature, Median) else None
+        seen = _in_metrics(metrics, points) if reads_distances_alone(base) or isinstance(temperature, Median) else None
         if isinstance(temperature, AbstractBandwidth):
             if weighting == "euclidean":
                 temperature = temperature(points)
@@ -78,7 +78,7 @@ class Mixture(AbstractMatrixKernel):
                 rule = temperature
                 temperature = jnp.mean(jax.vmap(lambda own: bandwidth_in_metric(rule, own))(seen))
             else:
-                temperature = jnp.mean(jax.vmap(temperature)(_whitened(metrics, points, anchors)))
+                temperature = jnp.mean(jax.vmap(temperature)(_whiten(metrics, points, anchors)))
         return cls(_adapt(base, metrics, points, anchors, seen), anchors, temperature, weighting)
 
     def log_weights(self, x: Vector) -> Float[Array, " l"]:
@@ -137,7 +137,7 @@ class Mixture(AbstractMatrixKernel):
             r2 = jax.vmap(distances_in_metric)(here.points, there.points)  # l m n
         values, slopes = jax.vmap(lambda base, own: base.scalar.profile(own))(self.parts.base, r2)
         at_weights, weights = jnp.exp(here.log_weights), jnp.exp(there.log_weights) * source.weights[None]  # l m, l n
-        blocks = metric.arranged().blocks()
+        blocks = metric.for_arranged().blocks()
         tilts, own_scores = self._tilts(points, anchors, there), split_columns(scores, [block.size for block in blocks])
         pulls = [
             jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, weights[:, :, None] * (own[None] + tilt))
@@ -158,13 +158,13 @@ class Mixture(AbstractMatrixKernel):
     def _see(self, points: Float[Array, "m d"], cloud: Points) -> "_Seen":
         """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
         metrics, centre = self.parts.metric, centre_of(cloud)
-        seen = _seen(metrics, points, centre)
+        seen = _in_metrics(metrics, points, centre)
         if self.anchors is points:
             n = points.shape[0]
             anchors = jax.tree.map(lambda leaf: leaf.reshape(n * n, 1, -1)[:: n + 1], seen)
         else:
             offsets = metrics.arrange(self.anchors - centre)[:, None]
-            anchors = jax.vmap(lambda metric, offset: in_metric(metric.arranged(), offset))(metrics, offsets)
+            anchors = jax.vmap(lambda metric, offset: in_metric(metric.for_arranged(), offset))(metrics, offsets)
         if self.weighting == "euclidean":
             squares = squared_distances(self.anchors, points)
         else:
@@ -212,15 +212,17 @@ class _Seen(NamedTuple):
     log_weights: Float[Array, "l n"]
 
 
-def _seen(metrics: AbstractMetric, points: Float[Array, "m d"], centre: Float[Array, "1 d"] | None = None) -> InMetric:
+def _in_metrics(
+    metrics: AbstractMetric, points: Float[Array, "m d"], centre: Float[Array, "1 d"] | None = None
+) -> InMetric:
     """The points in all metrics. Bandwidth, temperature, weights and velocity share it."""
     centred = metrics.arrange(points - (centre_of(points) if centre is None else centre))
     number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
     each = jnp.broadcast_to(centred, (number, *centred.shape))  # as one batch of products, like that of the solves
-    return jax.vmap(lambda metric, own: in_metric(metric.arranged(), own))(metrics, each)
+    return jax.vmap(lambda metric, own: in_metric(metric.for_arranged(), own))(metrics, each)
 
 
-def _whitened(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
+def _whiten(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
     """R_l (x − centre), for bandwidth rules that need points."""
     offsets = points - jnp.mean(anchors, axis=0, keepdims=True)
     return jax.vmap(lambda metric: metric.whiten(offsets))(metrics)
@@ -247,4 +249,4 @@ def _adapt(
     def one(metric: AbstractMetric, whitened: Points) -> Preconditioned:
         return Preconditioned(base.adapt(whitened), metric)
 
-    return jax.vmap(one)(metrics, _whitened(metrics, points, anchors))
+    return jax.vmap(one)(metrics, _whiten(metrics, points, anchors))
