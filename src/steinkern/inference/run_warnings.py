@@ -81,7 +81,8 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
     yield from decoupled
     if not (cause or restless):
         yield from collect(lambda: beside_target(run, verdict, narrow=not decoupled))
-        yield from collect(lambda: _report_unclear(run, verdict), verdict.unclear and not decoupled)
+        explained = decoupled or run.faults.stuck.any()  # particles at an edge have a warning of their own
+        yield from collect(lambda: _report_unclear(run, verdict), verdict.unclear and not explained)
 
 
 def beside_target(run: Run, verdict: Verdict, *, narrow: bool = True, ended_early: bool = False) -> Iterator[Notice]:
