@@ -4,20 +4,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
 from ..core.notices import Notice, Phrase
-from ..core.programs import compiled
 from ..core.types import Batch, Points, PyTree
 from ..results.result import Status
 from ..results.verdict import Verdict, not_judged
-from ..targets.target import AbstractTarget
 from .advice import STILL_LARGEST, velocity_fraction
 from .drive import Ending
-from .loop import LONG_STEPS, Look, look
+from .loop import LONG_STEPS, Look, batch_of, look
 from .recovery import move_back
 from .run import Run
 from .stein_test import RATIOS, ScoreSum, judge
@@ -192,7 +189,7 @@ def _on_batches(
     passes, seen = data_passes(sampled, budget)
     scores = ScoreSum(points)
     for rows, weight in passes:
-        batch = _batch_of(target, run.data, {name: jax.device_put(chosen) for name, chosen in rows.items()})
+        batch = batch_of(target, run.data, rows)
         on_batch = _look(run, run.loop.state.points, batch).scores
         scores.add(power * on_host(on_batch).astype(np.float64), weight)
     if seen < 1:
@@ -200,11 +197,6 @@ def _on_batches(
         note = " ".join(filter(None, [note, f"On {counts} rows"]))
     errors = None if seen == 1 else scores.errors(seen)
     return judge(points, scores.total, names, rows=errors, note=note, scatter=_scatter(run))
-
-
-@compiled
-def _batch_of(target: AbstractTarget, data: Batch, rows: dict[str, Array]) -> Batch:
-    return target.batch_of(data, rows)
 
 
 def data_passes(

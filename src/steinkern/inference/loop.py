@@ -1,6 +1,6 @@
 """The compiled loop: takes steps, checks them, and records the history."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -81,6 +81,16 @@ def look(sampler: AbstractSampler, target: AbstractTarget, points: Points, batch
     return Look(
         target.log_densities(points, batch), scores, particles, first_loop(sampler, target, points, batch, step)
     )
+
+
+def batch_of(target: AbstractTarget, data: Batch, rows: Mapping[str, np.ndarray]) -> Batch:
+    """The batch of these rows, keyed by what is subsampled. One program serves before and after a run."""
+    return _batch_of(target, data, {name: jax.device_put(chosen.astype(np.int32)) for name, chosen in rows.items()})
+
+
+@compiled
+def _batch_of(target: AbstractTarget, data: Batch, rows: dict[str, Array]) -> Batch:
+    return target.batch_of(data, rows)
 
 
 @compiled

@@ -26,7 +26,7 @@ from ..targets.target import AbstractTarget, as_target
 from . import start_warnings
 from .arguments import as_count, check_tempering
 from .distributed import spread
-from .loop import look
+from .loop import batch_of, look
 from .run import Run
 
 
@@ -84,7 +84,9 @@ def prepare(
         points = spread(points, mesh, (key, data))
     bound.check_data(data, batch_size)
     sampler.check(points)
-    batch = _first_batch(bound, data, batch_size) if bound.sampled_rows(data, batch_size) else data
+    sampled = bound.sampled_rows(data, batch_size)
+    rows = {name: np.arange(number) for name, (_, number) in sampled.items()}
+    batch = batch_of(bound, data, rows) if sampled else data
     with _explain_shapes(bound, particles, data):
         seen = look(sampler, bound, points, batch, jax.device_put(np.int32(first)))
     log_densities, scores = seen.log_densities, seen.scores
@@ -170,11 +172,6 @@ def _unconstrain_if_needed(target: AbstractTarget, particles: PyTree) -> Points:
     if len(leaves) == 1 and leaves[0].ndim == 2:
         return leaves[0]
     return jax.device_put(np.concatenate([on_host(leaf).reshape(len(leaf), -1) for leaf in leaves], axis=1))
-
-
-@compiled
-def _first_batch(target: AbstractTarget, data: Batch, batch_size: int | None) -> Batch:
-    return target.batch(data, batch_size)
 
 
 @compiled
