@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..core.metric import AbstractMetric, split_columns
+from ..core.pieces import long_products
 from ..core.types import Points
 from .bandwidth import AbstractBandwidth, Median
 from .distance import clear_rounding
@@ -59,7 +60,7 @@ def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
     if at.dimension <= _FEW_COORDINATES:
         return _by_differences(at, points)
     pairs = zip(at.left, points.right, strict=True)
-    cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
+    cross = _total([long_products(left, right) for left, right in pairs])
     squares = at.square()[:, None] + points.square()[None, :]
     return clear_rounding(squares - 2 * cross, squares, at.dimension)
 
@@ -69,7 +70,7 @@ def distances_within_metric(points: InMetric) -> Float[Array, "n n"]:
     if points.dimension <= _FEW_COORDINATES:
         return _by_differences(points, points)
     pairs = zip(points.left, points.right, strict=True)
-    cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
+    cross = _total([long_products(left, right) for left, right in pairs])
     own = jnp.diagonal(cross)
     squares = own[:, None] + own[None, :]
     return clear_rounding(squares - (cross + cross.T), squares, points.dimension)
