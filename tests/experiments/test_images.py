@@ -119,7 +119,7 @@ def test_every_method_has_as_many_settings():
         assert len(settings) == 5
         assert len({tuple(own.values()) for own in settings}) == 5
         assert settings[0] == {"step_size": images.STEP_SIZES.get(method, 1e-3), "prior_scale": 0.3}
-        assert all(len(cell.settings) <= runs_at_once(method) for cell in cells)
+        assert all(len(cell.settings) <= runs_at_once(method, "mlp") for cell in cells)
         assert all(STUDY.check(method, own) == own for own in settings)
     followers = [images.settings_of(method) for method in STUDY.methods if method not in ("sgld", "psgld")]
     assert all(own == followers[0] for own in followers)

@@ -131,7 +131,7 @@ class ImageStudy(Study):
 
     def finish(self, journal: Journal, case: str, method: str, setting: Setting, task: Task) -> Any:
         """The result of all seeds; those that run together are a piece of the journal."""
-        at_once = runs_at_once(method)
+        at_once = runs_at_once(method, task.network)
         groups = [task.seeds[start : start + at_once] for start in range(0, len(task.seeds), at_once)]
         pieces = [
             super(ImageStudy, self).finish(journal, case, method, setting, replace(task, seeds=own)) for own in groups
@@ -158,7 +158,7 @@ class ImageStudy(Study):
 
     def cells(self, method: str, case: str, task: Task) -> list[Cell]:
         """The settings in groups that run together, all with one seed that is not reported."""
-        settings, at_once = settings_of(method), runs_at_once(method)
+        settings, at_once = settings_of(method), runs_at_once(method, task.network)
         cells = []
         for start in range(0, len(settings), at_once):
             own = settings[start : start + at_once]
@@ -172,7 +172,7 @@ class ImageStudy(Study):
 
         A smaller group is filled up with its last setting, so that all groups of a method share a program.
         """
-        count, at_once = len(cell.settings), runs_at_once(method)
+        count, at_once = len(cell.settings), runs_at_once(method, task.network)
         settings = [*cell.settings, *cell.settings[-1:] * (at_once - count)]
         runs, seconds = run_group(method, settings, [TUNING_SEED] * at_once, task)
         values = [-negative_log_likelihood(own.validation, task.validation.labels) for own in runs[:count]]
