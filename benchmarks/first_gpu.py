@@ -3,6 +3,7 @@
     python -m benchmarks.first_gpu [--cases NAME ...] [--json benchmarks/results/first-gpu.json]
 
 First calls run in processes of their own, one after the other, without a compilation cache; imports are not counted.
+Rows of other cases that the file of `--json` has are kept.
 "sample" is `sk.sample` of a plain function in 5 dimensions, "mixture" a fit of 20 steps of a network 784-400-400-10,
 10 particles, by the mixture kernel with KFAC (`benchmarks/networks.py`).
 
@@ -29,7 +30,8 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 EVENT = "/jax/core/compile/backend_compile_duration"
-FIRST = ("sample", "mixture")
+FIRST = {"sample": "sample, 5 dimensions", "mixture": "784-400-400-10, KFAC mixture"}
+"""The cases of first calls, and their names in the rows."""
 
 
 class Fit(NamedTuple):
@@ -151,8 +153,7 @@ def rows_of(case: str, found: dict[str, Any]) -> list[Any]:
 
     if case in FIRST:
         method = "sample" if case == "sample" else "fit"
-        name = "sample, 5 dimensions" if case == "sample" else "784-400-400-10, KFAC mixture"
-        return [Row(name, method, metric, float(value), float("nan"), 1) for metric, value in found.items()]
+        return [Row(FIRST[case], method, metric, float(value), float("nan"), 1) for metric, value in found.items()]
     rows = []
     methods = {"velocity and score": "velocity", "velocity and score, in a loop": "loop", "fit": "fit"}
     for method, name in methods.items():
@@ -197,9 +198,12 @@ def main() -> None:
         print(json.dumps({"device": jax.devices()[0].device_kind, "found": found}))
         return
     from steinkern.core.files import environment
-    from steinkern.experiments.tables import aligned, write_results
+    from steinkern.experiments.tables import aligned, read_results, write_results
 
     rows: list[Any] = []
+    if options.json and options.json.exists():
+        names = [FIRST.get(case, case) for case in options.cases]
+        rows = [row for row in read_results(options.json)[2] if row.case not in names]
     for case in options.cases:
         answer = child(case)  # this process leaves the device alone
         rows += rows_of(case, answer["found"])

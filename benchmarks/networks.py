@@ -5,8 +5,9 @@
 10 particles, batches of 128, random data. The mixture has an anchor at every particle. Curvature is measured every 5
 steps and factorised every 10, as in the studies. Each contender has a process of its own, and the processes take turns
 round by round. A step is the difference of a long fit and a short one, over their difference in steps, from the best
-rounds of each. `--beside` names the `src` folder of another version, whose processes take turns with these. With
-`--at-once` all processes compile at the same time, and first calls are not reported.
+rounds of each. Rows of other cases that the file of `--json` has are kept. `--beside` names the `src` folder of another
+version, whose processes take turns with these. With `--at-once` all processes compile at the same time, and first calls
+are not reported.
 """
 
 import argparse
@@ -225,11 +226,13 @@ def main() -> None:
     import jax
 
     from steinkern.core.files import environment
-    from steinkern.experiments.tables import aligned, write_results
+    from steinkern.experiments.tables import aligned, read_results, write_results
 
     cases = options.cases or (ON_A_CPU if jax.default_backend() == "cpu" else list(NETWORKS))
     sources = {"": ROOT / "src"} | ({"-beside": options.beside.resolve()} if options.beside else {})
     rows: list[Any] = []
+    if options.json and options.json.exists():
+        rows = [row for row in read_results(options.json)[2] if row.case not in cases]
     device = ""
     # The earlier version may know fewer layers.
     sources_of = {case: {"": sources[""]} if case == "lenet" else sources for case in cases}
