@@ -80,7 +80,7 @@ def jobs_of(posteriors: list[str], batches: list[int], methods: list[str]) -> di
 
 
 def seconds_of(job: Job) -> float:
-    """Roughly what a run takes, for `--limit`."""
+    """Roughly what a run takes on a core, for `--limit`."""
     million = number_of_rows(job["posterior"]) / 1e6
     if job["method"] in ("nuts", "importance", "stein"):
         return 20 + 200 * million
@@ -223,7 +223,7 @@ def main() -> None:
             group: ["benchmarks.minibatch.run", "--job", json.dumps(jobs), "--to", os.fspath(places[group])]
             for group, jobs in groups.items()
         }
-        expected = {group: sum(map(seconds_of, jobs.values())) for group, jobs in groups.items()}
+        expected = {} if options.gpu else {group: sum(map(seconds_of, jobs.values())) for group, jobs in groups.items()}
         settings = ON_A_GPU if options.gpu else ONE_THREAD
         failed = in_processes(commands, options.workers, finish, options.limit, expected, settings)
         for group, why in failed.items():
