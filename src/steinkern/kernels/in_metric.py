@@ -6,10 +6,12 @@ for each of them, a compiled step has it once.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.metric import AbstractMetric, split_columns
+from ..core.block_metric import apply_to_shared, has_factors
+from ..core.metric import AbstractMetric, Bilinear, split_columns
 from ..core.pieces import long_products
 from ..core.types import Points
 from .bandwidth import AbstractBandwidth, Median
@@ -53,6 +55,27 @@ def in_metric(metric: AbstractMetric, points: Points) -> InMetric:
     pieces = split_columns(points, [block.size for block in blocks])
     forms = [block.bilinear(piece) for block, piece in zip(blocks, pieces, strict=True)]
     return InMetric(*zip(*forms, strict=True))
+
+
+def in_metrics(metrics: AbstractMetric, points: Points) -> InMetric:
+    """The points as each metric of a batch sees them: (l, n, b) arrays, or (n, b) where all metrics have the same."""
+    blocks = metrics.blocks()
+    pieces = split_columns(points, [block.size for block in blocks])
+    return InMetric(*zip(*(_bilinear(*pair) for pair in zip(blocks, pieces, strict=True)), strict=True))
+
+
+def _bilinear(metrics: AbstractMetric, points: Float[Array, "n b"]) -> Bilinear:
+    if has_factors(metrics):  # see `KroneckerMetric.bilinear`
+        products = apply_to_shared(metrics, "multiply", points)
+        return Bilinear(points, products, products)
+    number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
+    each = jnp.broadcast_to(points, (number, *points.shape))  # as one batch of products
+    return jax.vmap(lambda metric, own: metric.bilinear(own))(metrics, each)
+
+
+def batched_axes(seen: InMetric) -> InMetric:
+    """The axes of metrics in the arrays of `in_metrics`, for `jax.vmap`."""
+    return InMetric(*(tuple(0 if block.ndim == 3 else None for block in blocks) for blocks in seen))
 
 
 def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
