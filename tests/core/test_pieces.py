@@ -17,8 +17,8 @@ from steinkern.core.pieces import (
 from steinkern.kernels.in_metric import distances_in_metric, distances_within_metric, in_metric
 
 
-def test_pieces_are_equal_and_of_about_four_thousand():
-    assert [number_of_pieces(count) for count in (8191, 8209, 12800, 314000, 1003520)] == [1, 1, 4, 80, 245]
+def test_pieces_are_equal_and_of_about_two_thousand():
+    assert [number_of_pieces(count) for count in (8191, 8209, 12800, 314000, 1003520)] == [1, 1, 8, 157, 490]
 
 
 def test_pieces_add_up_to_the_whole(key):
@@ -34,7 +34,7 @@ def test_pieces_add_up_to_the_whole(key):
 def test_only_programs_for_a_gpu_have_pieces(function, shape):
     traced = jax.jit(jax.vmap(function)).trace(jax.ShapeDtypeStruct((2, *shape), jnp.float32))
     cuda, cpu = (traced.lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu"))
-    pieces = "2x4x3200x3" if shape[0] > shape[1] else "2x3x4x3200"
+    pieces = "2x8x1600x3" if shape[0] > shape[1] else "2x3x8x1600"
     assert pieces in cuda
     assert pieces not in cpu
 
@@ -48,4 +48,4 @@ def test_distances_in_many_coordinates_have_pieces_on_a_gpu(key):
         return distances_within_metric(seen), distances_in_metric(seen.rows(slice(2)), seen)
 
     traced = jax.jit(distances).trace(jax.ShapeDtypeStruct((3, 12800), jnp.float32))
-    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("3x4x3200") > 1
+    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("3x8x1600") > 1

@@ -2,14 +2,14 @@
 
 cuBLAS gives each matrix of a batch one block of threads, which walks along the common axis. On an H200 the squares of
 6 channels at a million places took 62 ms for ten particles, and the products of ten points in 314,000 coordinates
-3.4 ms for ten anchors.
+3.4 ms for ten anchors; 0.1 ms in pieces.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_LONG, _NARROW, _PIECE = 8192, 64, 4096
+_LONG, _NARROW, _PIECE = 8192, 64, 2048
 
 
 def long_squares(rows: Float[Array, "n d"]) -> Float[Array, "d d"]:
