@@ -66,7 +66,11 @@ class Task:
 
     def epochs_of(self, method: str) -> int:
         """Passes over the training rows."""
-        return self.epochs if isinstance(self.epochs, int) else self.epochs[method]
+        if isinstance(self.epochs, int):
+            return self.epochs
+        if method not in self.epochs:
+            raise ValueError(f"`--times` must hold the seconds of {method}, to run it for an equal time, got none.")
+        return self.epochs[method]
 
     def steps_of(self, method: str) -> int:
         """Minibatches of a run."""

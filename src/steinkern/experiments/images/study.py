@@ -104,24 +104,26 @@ class ImageStudy(Study):
         }
 
     def times_of(self, case: str, times: Path | None = None) -> dict[str, float]:
-        """By method the seconds of all runs of `EPOCHS` epochs with the network of a case."""
+        """By method the seconds of all runs of `EPOCHS` epochs with the network of a case; NaN for methods not timed."""
         try:
             found = (json.loads(self.file("times.json")) if times is None else read_json(times))[network_of(case)]
-            seconds = {method: float(found[method]) for method in self.methods}
+            seconds = {
+                method: float(found[method]) for method in self.methods if method == "mixture" or method in found
+            }
             if not all(0 < own < np.inf for own in seconds.values()):
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"`--times` must hold the seconds of every method on {network_of(case)}, for {case}. Run all methods "
-                f"with `--cases {network_of(case)}` first and give the times.json of that run."
+                f"`--times` must hold the seconds of the mixture and of every method to run on {network_of(case)}, for "
+                f"{case}. Run these methods with `--cases {network_of(case)}` first and give the times.json of that run."
             ) from error
-        return seconds
+        return {method: seconds.get(method, float("nan")) for method in self.methods}
 
     def epochs_of_equal_time(self, case: str, times: Path | None = None) -> dict[str, int]:
         """By method how many epochs take the time of the mixture's `EPOCHS`, at least one and at most `MOST_EPOCHS`."""
         seconds = self.times_of(case, times)
-        ratios = {method: seconds["mixture"] / own for method, own in seconds.items()}
-        return {method: int(np.clip(EPOCHS * ratios[method], 1, MOST_EPOCHS)) for method in self.methods}
+        ratios = {method: seconds["mixture"] / own for method, own in seconds.items() if own > 0}  # no NaN
+        return {method: int(np.clip(EPOCHS * ratio, 1, MOST_EPOCHS)) for method, ratio in ratios.items()}
 
     def key(self, case: str, method: str, task: Task) -> str:
         return f"{_name(case, method, task)}/seeds {task.seeds[0]} to {task.seeds[-1]}"
