@@ -150,10 +150,18 @@ class Mixture(AbstractMatrixKernel):
             pull = metric.restore(jnp.concatenate(self._pulls(points, scores, anchors, weights, there), axis=2))
             sums = _sum_over_anchors(at_weights, values, pushes + jnp.pad(pull, ((0, 0), (0, 0), (0, 1))))
             return sums[:, :-1] - sums[:, -1:] * (at - centre)
-        drive = self._drive(points, scores, anchors, there, at_weights[:, :, None] * values * weights[:, None])
+        pairs = at_weights[:, :, None] * values * weights[:, None]  # l m n
+        drive = metric.restore(self._drive(points, scores, anchors, there, pairs))
         slopes = 2 * jnp.sum(at_weights[:, :, None] * slopes * weights[:, None], axis=0)
+        if self.weighting != "euclidean":  # Σ_l Σ_j c_lij (z_l − y_j)/T, the rest of the tilts
+            rate = 1 / cast_like(self.temperature, at)
+            by_anchor, by_point = rate * jnp.sum(pairs, axis=2).T, rate * jnp.sum(pairs, axis=0)  # m l, m n
+            if self.anchors is source.points:  # the rows of the difference add up to zero
+                slopes = slopes + by_anchor - by_point
+            else:
+                drive = drive + dot(by_anchor, self.anchors - centre) - dot(by_point, source.points - centre)
         sums = dot(slopes, offsets)
-        return metric.restore(drive) + sums[:, :-1] - sums[:, -1:] * (at - centre)
+        return drive + sums[:, :-1] - sums[:, -1:] * (at - centre)
 
     def _pulls(
         self, points: Points, scores: Points, anchors: Float[Array, "l d"], weights: Float[Array, "l n"], seen: "_Seen"
@@ -174,36 +182,31 @@ class Mixture(AbstractMatrixKernel):
         seen: "_Seen",
         pairs: Float[Array, "l m n"],
     ) -> Float[Array, "m d"]:
-        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)), for the weights c of the pairs.
+        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)), for the weights c of the pairs, less what needs no metric.
 
         A tilt is g_l − ḡ, of which ḡ(y_j) = Σ_m w_m g_m is the same for all anchors: every metric is applied to the
-        same s_j − ḡ_j. Q_l⁻¹ g_l = (z_l − y_j)/T needs no metric; with Euclidean weights g_l is the same for all
+        same s_j − ḡ_j. Q_l⁻¹ g_l = (z_l − y_j)/T is left to the caller; with Euclidean weights g_l is the same for all
         points.
         """
         blocks = self.parts.metric.arranged().blocks()
         sizes = [block.size for block in blocks]
-        rate, weights = 1 / cast_like(self.temperature, points), jnp.exp(seen.log_weights)
-        by_anchor, by_point = jnp.sum(pairs, axis=2).T, jnp.sum(pairs, axis=0)  # m l, m n
-        middle = jnp.mean(anchors, axis=0, keepdims=True)
-        centred = anchors - middle
+        weights = jnp.exp(seen.log_weights)
         if self.weighting == "euclidean":
-            means = split_columns(rate * dot(weights.T, centred), sizes)
+            centred = (anchors - jnp.mean(anchors, axis=0, keepdims=True)) / cast_like(self.temperature, points)
+            means = split_columns(dot(weights.T, centred), sizes)
+            own = split_columns(centred, sizes)
         else:
             means = [self._mean_tilt(weights, *pair) for pair in self._products(seen)]
+            own = [None] * len(sizes)
         drives = []
-        own = zip(blocks, split_columns(scores, sizes), means, split_columns(centred, sizes), strict=True)
-        for block, score, mean, offset in own:
-            drive = jnp.tensordot(
-                pairs, apply_to_shared(block, "solve", score - mean), axes=((0, 2), (0, 1)), precision="highest"
-            )
-            if self.weighting == "euclidean":
-                each = jax.vmap(lambda metric, vector: metric.solve(vector))(block, rate * offset[:, None])
-                drive = drive + dot(by_anchor, each[:, 0])
+        for block, score, mean, offset in zip(blocks, split_columns(scores, sizes), means, own, strict=True):
+            pulls = apply_to_shared(block, "solve", score - mean)  # l n b
+            drive = jnp.tensordot(pairs, pulls, axes=((0, 2), (0, 1)), precision="highest")
+            if offset is not None:
+                each = jax.vmap(lambda metric, vector: metric.solve(vector))(block, offset[:, None])
+                drive = drive + dot(jnp.sum(pairs, axis=2).T, each[:, 0])
             drives.append(drive)
-        drive = jnp.concatenate(drives, axis=1)
-        if self.weighting == "euclidean":
-            return drive
-        return drive + rate * (dot(by_anchor, centred) - dot(by_point, points - middle))
+        return jnp.concatenate(drives, axis=1)
 
     def _see(self, points: Float[Array, "m d"], cloud: Points) -> "_Seen":
         """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
@@ -219,6 +222,9 @@ class Mixture(AbstractMatrixKernel):
             anchors = jax.vmap(lambda metric, offset: in_metric(metric.arranged(), offset))(metrics, offsets)
         if self.weighting == "euclidean":
             squares = squared_distances(self.anchors, points)
+        elif self.anchors is points and points.shape[1] >= points.shape[0]:  # the distances that the velocity needs
+            r2 = jax.vmap(distances_within_metric, in_axes=(batched_axes(seen),))(seen)
+            squares = jnp.diagonal(r2, axis1=0, axis2=1).T
         else:
             squares = jax.vmap(lambda own, anchor: own.square_from(anchor), in_axes=(batched_axes(seen), 0))(
                 seen, anchors

@@ -104,7 +104,7 @@ class ImageStudy(Study):
         }
 
     def times_of(self, case: str, times: Path | None = None) -> dict[str, float]:
-        """By method the seconds of all runs of `EPOCHS` epochs with the network of a case; NaN for methods not timed."""
+        """By method the seconds of all runs of `EPOCHS` epochs with the network of a case; NaN where not timed."""
         try:
             found = (json.loads(self.file("times.json")) if times is None else read_json(times))[network_of(case)]
             seconds = {
