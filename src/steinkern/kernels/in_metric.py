@@ -73,9 +73,9 @@ def _bilinear(metrics: AbstractMetric, points: Float[Array, "n b"]) -> Bilinear:
     return jax.vmap(lambda metric, own: metric.bilinear(own))(metrics, each)
 
 
-def batched_axes(seen: InMetric) -> InMetric:
+def batched_axes(seen: InMetric) -> Any:
     """The axes of metrics in the arrays of `in_metrics`, for `jax.vmap`."""
-    return InMetric(*(tuple(0 if block.ndim == 3 else None for block in blocks) for blocks in seen))
+    return jax.tree.map(lambda block: 0 if block.ndim == 3 else None, seen)
 
 
 def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:

@@ -80,8 +80,9 @@ class Mixture(AbstractMatrixKernel):
                 temperature = temperature(points)
             elif isinstance(temperature, Median):
                 rule = temperature
-                bandwidths = jax.vmap(lambda own: bandwidth_in_metric(rule, own), in_axes=(batched_axes(seen),))
-                temperature = jnp.mean(bandwidths(seen))
+                assert seen is not None
+                axes = (batched_axes(seen),)
+                temperature = jnp.mean(jax.vmap(lambda own: bandwidth_in_metric(rule, own), in_axes=axes)(seen))
             else:
                 temperature = jnp.mean(jax.vmap(temperature)(_whitened(metrics, points, anchors)))
         return cls(_adapt(base, metrics, points, anchors, seen), anchors, temperature, weighting)
@@ -194,7 +195,7 @@ class Mixture(AbstractMatrixKernel):
         if self.weighting == "euclidean":
             centred = (anchors - jnp.mean(anchors, axis=0, keepdims=True)) / cast_like(self.temperature, points)
             means = split_columns(dot(weights.T, centred), sizes)
-            own = split_columns(centred, sizes)
+            own: list[Array | None] = [*split_columns(centred, sizes)]
         else:
             means = [self._mean_tilt(weights, *pair) for pair in self._products(seen)]
             own = [None] * len(sizes)

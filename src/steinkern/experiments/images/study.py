@@ -115,7 +115,7 @@ class ImageStudy(Study):
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"`--times` must hold the seconds of the mixture and of every method to run on {network_of(case)}, for "
-                f"{case}. Run these methods with `--cases {network_of(case)}` first and give the times.json of that run."
+                f"{case}. Run them with `--cases {network_of(case)}` first and give the times.json of that run."
             ) from error
         return {method: seconds.get(method, float("nan")) for method in self.methods}
 
