@@ -129,11 +129,9 @@ def child(case: str, method: str) -> None:
         return (end - start) / (late - early)
 
     for number, _ in enumerate(sys.stdin):
-        if number == 0:
-            answer = {"first": first(), "device": jax.devices()[0].device_kind}
-        else:
-            answer = {"step": step()}
-        print(json.dumps(answer | _memory(jax.devices()[0])), flush=True)
+        device = jax.devices()[0]
+        answer = {"first": first(), "device": device.device_kind} if number == 0 else {"step": step()}
+        print(json.dumps(answer | _memory(device)), flush=True)
 
 
 def _memory(device: Any) -> dict[str, float]:
