@@ -151,18 +151,20 @@ class Mixture(AbstractMatrixKernel):
             pull = metric.restore(jnp.concatenate(self._pulls(points, scores, anchors, weights, there), axis=2))
             sums = _sum_over_anchors(at_weights, values, pushes + jnp.pad(pull, ((0, 0), (0, 0), (0, 1))))
             return sums[:, :-1] - sums[:, -1:] * (at - centre)
-        pairs = at_weights[:, :, None] * values * weights[:, None]  # l m n
-        drive = metric.restore(self._drive(points, scores, anchors, there, pairs))
-        slopes = 2 * jnp.sum(at_weights[:, :, None] * slopes * weights[:, None], axis=0)
-        if self.weighting != "euclidean":  # Σ_l Σ_j c_lij (z_l − y_j)/T, the rest of the tilts
-            rate = 1 / cast_like(self.temperature, at)
-            by_anchor, by_point = rate * jnp.sum(pairs, axis=2).T, rate * jnp.sum(pairs, axis=0)  # m l, m n
-            if self.anchors is source.points:  # the rows of the difference add up to zero
-                slopes = slopes + by_anchor - by_point
-            else:
-                drive = drive + dot(by_anchor, self.anchors - centre) - dot(by_point, source.points - centre)
-        sums = dot(slopes, offsets)
-        return drive + sums[:, :-1] - sums[:, -1:] * (at - centre)
+        repulsion = 2 * jnp.sum(at_weights[:, :, None] * slopes * weights[:, None], axis=0)
+        if self.anchors is source.points:
+            pairs = at_weights[:, :, None] * values * weights[:, None]  # l m n
+            drive = self._drive(points, scores, anchors, there, pairs)
+            if (
+                self.weighting != "euclidean"
+            ):  # Σ_l Σ_j c_lij (z_l − y_j)/T, the rest of the tilts; its rows add up to 0
+                rate = 1 / cast_like(self.temperature, at)
+                repulsion = repulsion + rate * (jnp.sum(pairs, axis=2).T - jnp.sum(pairs, axis=0))
+        else:  # far from all anchors the tilts of the nearest one cancel exactly
+            pulls = self._pulls(points, scores, anchors, weights, there)
+            drive = jnp.concatenate([_sum_over_anchors(at_weights, values, own) for own in pulls], axis=1)
+        sums = dot(repulsion, offsets)
+        return metric.restore(drive) + sums[:, :-1] - sums[:, -1:] * (at - centre)
 
     def _pulls(
         self, points: Points, scores: Points, anchors: Float[Array, "l d"], weights: Float[Array, "l n"], seen: "_Seen"
@@ -183,7 +185,7 @@ class Mixture(AbstractMatrixKernel):
         seen: "_Seen",
         pairs: Float[Array, "l m n"],
     ) -> Float[Array, "m d"]:
-        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)), for the weights c of the pairs, less what needs no metric.
+        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)) with anchors at the particles, less what needs no metric.
 
         A tilt is g_l − ḡ, of which ḡ(y_j) = Σ_m w_m g_m is the same for all anchors: every metric is applied to the
         same s_j − ḡ_j. Q_l⁻¹ g_l = (z_l − y_j)/T is left to the caller; with Euclidean weights g_l is the same for all
