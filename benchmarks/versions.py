@@ -25,7 +25,6 @@ import numpy as np
 CASES = ("vanilla 50x2", "average 50x2", "mixture 50x2", "vanilla 100x10", "average 100x10", "vanilla 2000x50")
 FIRST = ("vanilla 50x2", "average 50x2", "mixture 50x2", "sample 5")
 STEPS = 200
-LONGER = 5
 Times: TypeAlias = dict[str, dict[str, list[float]]]
 """Seconds, by case and version."""
 
@@ -69,10 +68,15 @@ def steps_of(case: str) -> int:
     return 10 if case.endswith("2000x50") else STEPS
 
 
+def longer(case: str) -> int:
+    """How many times the steps of the shorter fit the longer one takes; its end must not show beside the steps."""
+    return 5 if case.endswith("2000x50") else 25
+
+
 def child(mode: str) -> None:
     """Answer a line with a case by a line with the seconds that it took; `first` counts from before the import.
 
-    Of "steps" there are two numbers: seconds of a fit, and of one with `LONGER` times its steps.
+    Of "steps" there are two numbers: seconds of a fit, and of one with `longer(case)` times its steps.
     """
     import warnings
 
@@ -85,13 +89,13 @@ def child(mode: str) -> None:
             prepared[case] = prepare(case)
             if mode == "steps":
                 prepared[case]()
-                prepared[case](LONGER)
+                prepared[case](longer(case))
                 start = time.perf_counter()
         prepared[case]()
         seconds = [time.perf_counter() - start]
         if mode == "steps":
             start = time.perf_counter()
-            prepared[case](LONGER)
+            prepared[case](longer(case))
             seconds.append(time.perf_counter() - start)
         print(json.dumps(seconds), flush=True)
 
@@ -121,21 +125,21 @@ def step_times(sources: dict[str, Path], rounds: int) -> tuple[Times, Times]:
     """Seconds of a fit, and of one step more, by case and version, round by round in turn."""
     versions = {name: Version(source, "steps") for name, source in sources.items()}
     fits: Times = {case: {name: [] for name in versions} for case in CASES}
-    longer: Times = {case: {name: [] for name in versions} for case in CASES}
+    long_fits: Times = {case: {name: [] for name in versions} for case in CASES}
     for case in CASES:
         for _ in range(rounds):
             for name, version in versions.items():
-                for times, seconds in zip((fits, longer), version.seconds(case), strict=True):
+                for times, seconds in zip((fits, long_fits), version.seconds(case), strict=True):
                     times[case][name].append(seconds)
     for version in versions.values():
         version.close()
-    return fits, {case: by_step(case, fits[case], longer[case]) for case in CASES}
+    return fits, {case: by_step(case, fits[case], long_fits[case]) for case in CASES}
 
 
-def by_step(case: str, fits: dict[str, list[float]], longer: dict[str, list[float]]) -> dict[str, list[float]]:
+def by_step(case: str, fits: dict[str, list[float]], long_fits: dict[str, list[float]]) -> dict[str, list[float]]:
     """Seconds of a step: the best fit taken from every longer one. The check at the end of a fit drops out."""
-    more = (LONGER - 1) * steps_of(case)
-    return {name: [(seconds - min(fits[name])) / more for seconds in longer[name]] for name in fits}
+    more = (longer(case) - 1) * steps_of(case)
+    return {name: [(seconds - min(fits[name])) / more for seconds in long_fits[name]] for name in fits}
 
 
 def first_times(sources: dict[str, Path], repeats: int) -> Times:

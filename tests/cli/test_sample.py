@@ -457,15 +457,15 @@ def test_the_command_has_words_for_every_phrase_and_they_name_its_options():
 
 def test_advice_for_a_method_whose_steps_adapt_does_not_name_it():
     notice = Notice("not-finite", "the step size is too large: ", Phrase.LOWER_OR_ADAPT_RATE)
-    assert "--method vanilla" in notice.reworded(cli_words.words_for("mixture"))
-    assert "--method vanilla" not in notice.reworded(cli_words.words_for("vanilla"))
+    assert "--method vanilla" in notice.reword(cli_words.words_for("mixture"))
+    assert "--method vanilla" not in notice.reword(cli_words.words_for("vanilla"))
 
 
 def test_what_the_library_refuses_is_said_in_the_words_of_the_command():
     refusal = RefusalError(Notice("no-run", Phrase.DIRECTORY, " holds no readable run."))
     with (
         pytest.raises(RefusalError, match=r"^`DIR` holds no readable run\.$") as refused,
-        cli_words.refusals_reworded(),
+        cli_words.reword_refusals(),
     ):
         raise refusal
     assert refused.value.notice.code == "no-run"

@@ -15,7 +15,7 @@ def test_a_notice_is_its_text_with_a_code():
 
 def test_other_words_change_phrases_alone():
     notice = Notice("narrow", "too close: ", *ways_out([Phrase.MORE_STEPS, "start closer"]))
-    reworded = notice.reworded({Phrase.MORE_STEPS: "raise `--steps`"})
+    reworded = notice.reword({Phrase.MORE_STEPS: "raise `--steps`"})
     assert reworded == "too close: Ways out: raise `--steps` or start closer."
     assert reworded.code == "narrow"
 

@@ -149,7 +149,7 @@ def measure(operator, vector, symmetric: bool) -> Measured:
     maps = {name: jax.vmap(getattr(metric, name), 1, 1)(jnp.eye(metric.size)) for name in names}
     form = metric.bilinear(jnp.eye(metric.size))
     maps["form"], maps["product"] = form.left @ form.right.T, form.product
-    maps["arranged"] = metric.restore(metric.arranged().multiply(metric.arrange(jnp.eye(metric.size))))
+    maps["arranged"] = metric.restore(metric.for_arranged().multiply(metric.arrange(jnp.eye(metric.size))))
     kept = metric.without_roots()
     maps["without roots"] = kept.push_score(kept.whiten(jnp.eye(metric.size)))
     return Measured(maps, metric.quadratic(vector), metric.logdet())

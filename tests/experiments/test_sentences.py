@@ -21,6 +21,8 @@ from steinkern.samplers.langevin import PSGLD, SGLD
 from steinkern.samplers.stein import SVGD
 from tests.experiments.outcomes import outcome
 
+pytestmark = pytest.mark.thorough
+
 ONES = jnp.ones(2, jnp.float32)
 STUDY = sentences.Sentences()
 
@@ -106,7 +108,6 @@ def test_training_and_validation_never_see_a_test_row(poisoned):
     assert np.all(np.isnan(poisoned.test_now.log_likelihood))  # the poison works
 
 
-@pytest.mark.thorough
 def test_the_mixture_learns_the_generated_corpus():
     corpus, vectors = generate_corpus()
     task = prepare(corpus, vectors, (0, 1), epochs=6)
@@ -117,7 +118,6 @@ def test_the_mixture_learns_the_generated_corpus():
     assert kept.test.error.mean() < 0.25  # a twentieth of the labels is wrong; guessing errs on half
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["vanilla", "mixture"])
 def test_all_weights_as_particles_learn_the_generated_corpus(method):
     corpus, vectors = generate_corpus()
@@ -138,7 +138,6 @@ def test_runs_with_all_weights_as_particles_are_other_runs():
     assert rule.per_block
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("small")
 def test_a_quick_look_at_all_weights_says_so(tmp_path):
     options = ["reproduce", "sentences", "--quick", "--all-weights", "--methods", "average", "--out", str(tmp_path)]
@@ -148,7 +147,6 @@ def test_a_quick_look_at_all_weights_says_so(tmp_path):
     assert list(json.loads((tmp_path / "rows.json").read_text())) == ["generated/average/all weights/2 folds"]
 
 
-@pytest.mark.thorough
 def test_runs_depend_neither_on_other_runs_nor_on_other_folds_and_on_step_size_and_damping():
     corpus, vectors = generate_corpus(60)
     settings = [
@@ -261,7 +259,6 @@ def small(monkeypatch):
     monkeypatch.setattr(sentences, "word_vectors", lambda words, paths: (vectors, [len(words)] * len(paths)))
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("small")
 def test_quick_mode_runs_end_to_end_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     options = ["reproduce", "sentences", "--quick", "--methods", "vanilla,point", "--out", str(tmp_path)]
@@ -275,7 +272,6 @@ def test_quick_mode_runs_end_to_end_and_goes_on_where_it_stopped(tmp_path, monke
     assert CliRunner().invoke(cli.app, options).exit_code == 0
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("small")
 def test_search_keeps_validation_alone_and_chooses_for_every_fold(tmp_path, monkeypatch):
     monkeypatch.setattr(sentences, "STEP_SIZES", (1e-3, 1e-2))

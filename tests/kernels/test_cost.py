@@ -6,6 +6,8 @@ import pytest
 
 import steinkern as sk
 
+pytestmark = pytest.mark.thorough
+
 ROWS, COLUMNS, PARTICLES = 12, 16, 6
 TRANSFORM = 2 * ROWS * COLUMNS * (ROWS + COLUMNS)
 """Floating-point operations of A V B."""

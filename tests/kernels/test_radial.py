@@ -139,7 +139,7 @@ def test_the_gpu_kernel_passes_on_what_is_not_a_number(kernel, precision):
     assert np.all(np.isnan(on_chip(kernel, source.points, source, precision)))
 
 
-@pytest.mark.every(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("sd", "bandwidth"), [(1.0, 1.0), (1.0, 0.1), (10.0, 1.0)])
 def test_the_gpu_kernel_keeps_its_digits_in_a_narrow_bandwidth(sd, bandwidth):
     _, source = problem(100, 50, scale=sd)

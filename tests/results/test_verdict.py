@@ -205,3 +205,13 @@ def test_a_large_shift_that_one_score_decides_is_unclear():
 def test_very_few_particles_are_not_judged(n):
     points = 20 + np.random.default_rng(0).normal(size=(n, 3))
     assert judge(points, -points).passed is None
+
+
+@pytest.mark.parametrize("n", [5, 10, 29])
+def test_a_huge_shift_of_few_particles_does_not_pass(n):
+    """One huge score, which nothing finds significant."""
+    for seed in range(20):
+        points, scores = gaussian(np.random.default_rng(seed), n, 2)
+        scores[np.argmin(np.abs(points[:, 0])), 0] = 600.0
+        verdict = judge(points, scores)
+        assert not verdict.passed, verdict.sentence()

@@ -10,6 +10,8 @@ import pytest
 
 import steinkern as sk
 
+pytestmark = pytest.mark.thorough
+
 
 def tree(n: int = 5):
     return {"net": {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, "output": jnp.ones((n, 2)), "output_bias": jnp.ones(4)}
@@ -59,7 +61,6 @@ def start(n: int = 30):
     return {"a": jnp.linspace(-1.0, 1.0, n), "b": jnp.zeros(())}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sampler", [sk.svgd(optimiser=0.3), sk.matrix_svgd("average", sk.Hessian(), optimiser=0.3)], ids=["svgd", "matrix"]
 )
@@ -82,7 +83,6 @@ def test_particles_follow_the_conditional_and_the_rest_its_best_value(sampler, k
     assert result.particles["b"] is None
 
 
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_nothing_shared_but_constants_is_the_fully_bayesian_fit(key):
     """A shared parameter on which nothing depends changes nothing of the particles."""
@@ -154,7 +154,6 @@ def test_a_checkpoint_holds_what_is_shared(key, tmp_path):
         sk.fit(key, other, sampler, particles, (x, y), num_steps=10, batch_size=5, checkpoint=tmp_path)
 
 
-@pytest.mark.thorough
 def test_functions_among_the_shared_leaves_stay_where_they_are(key):
     network = eqx.nn.MLP(2, 4, 8, 1, key=key)
     parameters = {"network": network, "output": jr.normal(key, (5, 4))}
@@ -190,7 +189,6 @@ def test_shared_numbers_that_turn_infinite_stop_the_run_before_they_are_kept(key
     assert np.isfinite(result.shared["v"])
 
 
-@pytest.mark.thorough
 def test_kfac_of_the_particles_sees_what_is_shared(key):
     """KFAC is exact on one linear layer with one example: the Fisher information of the whole output layer."""
     keys = jr.split(key, 3)

@@ -13,6 +13,8 @@ from steinkern.core.metric import DenseMetric
 from tests.core.test_operators import dense_matrix
 from tests.kfac_cases import NUM_DATA, Case, Example, assert_close, flat, jit, log_prior, measured_in
 
+pytestmark = pytest.mark.thorough
+
 DAMPING, BASE, PARTICLES = 0.1, sk.Isotropic(sk.RBF(0.7)), 4
 TINY = Case("one layer and unknown noise", sk.GaussianNoise(), None, (2, 2), (True,))
 
@@ -64,11 +66,8 @@ def dense_velocity(metrics: list[DenseMetric], points: list[jax.Array], scores: 
     return jnp.concatenate([velocity(*each) for each in zip(metrics, points, scores, strict=True)], axis=1)
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["average", "mixture"])
-@pytest.mark.parametrize(
-    "per_block", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["one kernel", "a kernel a block"]
-)
+@pytest.mark.parametrize("per_block", [False, True], ids=["one kernel", "a kernel a block"])
 def test_the_velocity_is_that_of_dense_metrics_by_hand(kind, per_block, cloud, key):
     points, data = cloud
     each, mean, scores = at_each(points, data)
@@ -94,7 +93,6 @@ def mean_density(points, data) -> jax.Array:
     return jnp.mean(TINY.target.log_densities(points, data))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

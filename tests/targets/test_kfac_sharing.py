@@ -26,6 +26,8 @@ from tests.kfac_cases import (
 )
 from tests.kfac_networks import NETWORKS, Calls, Linear, NetworkCase, Pair, convolutional, defined_blocks
 
+pytestmark = pytest.mark.thorough
+
 SHARINGS = ["expand", "reduce"]
 CATEGORICAL = sk.Categorical()
 
@@ -59,7 +61,6 @@ def in_order(kfac: sk.Blocks) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.every(10)
 @pytest.mark.parametrize("case", NETWORKS, ids=lambda case: case.name)
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_factors_are_those_of_a_double_loop_over_examples_and_positions(case, sharing, generator):
@@ -74,7 +75,6 @@ def test_factors_are_those_of_a_double_loop_over_examples_and_positions(case, sh
         np.testing.assert_allclose(matrix, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize("case", [case for case in NETWORKS if "conv" in case.name], ids=lambda case: case.name)
 def test_convolutions_as_products_of_patches_give_the_same_factors(case, generator, monkeypatch):
     """As they are computed on a GPU."""
@@ -91,7 +91,6 @@ def test_convolutions_as_products_of_patches_give_the_same_factors(case, generat
     assert bool(multiplied) != ("groups" in case.name or "depthwise" in case.name)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("case", NETWORKS, ids=lambda case: case.name)
 def test_the_slow_models_compute_what_the_fast_ones_do(case, generator):
     network = filled(generator, case.make)
@@ -143,7 +142,6 @@ def draw(generator, make, shape, number: int = 3):
     return network, jnp.asarray(generator.standard_normal((number, *shape)))
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize("name", EVERY_POSITION)
 def test_expand_is_exact_for_deep_linear_networks_with_a_gaussian_loss_at_every_position(name, generator):
     make, model, shape = EVERY_POSITION[name]
@@ -167,7 +165,6 @@ POOLED = {
 }
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize("name", POOLED)
 def test_reduce_is_exact_for_deep_linear_networks_with_a_gaussian_loss_of_the_mean_or_sum(name, generator):
     make, model, shape = POOLED[name]
@@ -212,7 +209,6 @@ NORMS = {
 }
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_normalisations_have_the_fisher_information_of_each_unit(name, sharing, generator):
@@ -253,7 +249,6 @@ BIASES = {
 }  # fmt: skip
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("name", BIASES)
 def test_a_bias_that_is_not_simply_added_to_its_product_has_an_exact_block_of_its_own(name, generator):
     make, model, shape, which, size = BIASES[name]

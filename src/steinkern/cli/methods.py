@@ -20,7 +20,7 @@ from ..samplers.sampler import AbstractSampler
 from ..samplers.stein import matrix_svgd, svgd, svn
 from ..targets.curvature import Hessian
 from .target import Loaded
-from .words import refusals_reworded
+from .words import reword_refusals
 
 _LINES = 100  # about the number of records in the history
 _UNTUNED_LINE, _UNTUNED_CHECKPOINT = 4, 50  # steps between records, and between checkpoints, of --method stein
@@ -45,7 +45,7 @@ def sampler_for(method: str, num_steps: int) -> AbstractSampler:
 def run_automatically(loaded: Loaded, particles: int, seed: int) -> tuple[Result, bool]:
     """Run `steinkern.sample`; the result, and whether the run diverged."""
     key, start = _key_and_start(loaded, seed)
-    with warnings.catch_warnings(), refusals_reworded():
+    with warnings.catch_warnings(), reword_refusals():
         warnings.simplefilter("ignore", SteinWarning)
         result = sample_automatically(key, loaded.target, start, particles, loaded.data, throw=False)
     return result, result.status is Status.DIVERGED
@@ -64,7 +64,7 @@ def run_untuned(loaded: Loaded, checkpoint: Path, particles: int, steps: int | N
     """Run `fit` without a sampler; the result, and whether the run diverged."""
     key, start = _key_and_start(loaded, seed)
     numbers = particles * sum(int(np.size(leaf)) for leaf in jax.tree_util.tree_leaves(start))
-    with warnings.catch_warnings(), refusals_reworded():
+    with warnings.catch_warnings(), reword_refusals():
         warnings.simplefilter("ignore", SteinWarning)
         result = fit(
             key, loaded.target, None, None, loaded.data,

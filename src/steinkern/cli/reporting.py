@@ -15,7 +15,7 @@ from ..core.terminal import say
 from ..results.report import read_run, write_report
 from . import run
 from .target import load
-from .words import refusals_reworded
+from .words import reword_refusals
 
 
 def report(
@@ -66,7 +66,7 @@ def report(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            with refusals_reworded():
+            with reword_refusals():
                 record = read_run(directory, bound, data, title=title)
         except ValueError as error:
             said = [str(one.message) for one in caught[:1]]

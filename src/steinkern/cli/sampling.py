@@ -21,7 +21,7 @@ from .methods import run_automatically, run_sampler, run_untuned, sampler_for
 from .outputs import Outputs
 from .run import AUTO, STEIN
 from .target import Loaded, load
-from .words import reworded
+from .words import reword_result
 
 METHODS = (AUTO, STEIN, "average", "mixture", "vanilla", "svn")
 _STEPS = 1000
@@ -162,7 +162,7 @@ def _sample_into(outputs: Outputs, loaded: Loaded, options: dict[str, Any], resu
             "an --out in another directory."
         ) from error
     result = replace(
-        reworded(result, method), settings={**result.settings, "command": run.in_a_line(options, outputs.given)}
+        reword_result(result, method), settings={**result.settings, "command": run.in_a_line(options, outputs.given)}
     )
     run.write(directory, options, outputs.files, result)
     predictive = jr.key(seed + 1) if result.target.observed() else None

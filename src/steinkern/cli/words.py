@@ -51,17 +51,17 @@ def words_for(method: str) -> Mapping[Phrase, str]:
     return {**WORDS, **_WITHOUT_ADAPTING} if method == "vanilla" else WORDS
 
 
-def reworded(result: SomeResult, method: str) -> SomeResult:
+def reword_result(result: SomeResult, method: str) -> SomeResult:
     """A copy of a result whose message and warnings name the command's options."""
     words = words_for(method)
-    warnings = tuple(notice.reworded(words) for notice in result.warnings)
-    return replace(result, message=result.message.reworded(words), warnings=warnings)
+    warnings = tuple(notice.reword(words) for notice in result.warnings)
+    return replace(result, message=result.message.reword(words), warnings=warnings)
 
 
 @contextmanager
-def refusals_reworded() -> Iterator[None]:
+def reword_refusals() -> Iterator[None]:
     """Re-raise a `RefusalError` of the library with the wording of the command."""
     try:
         yield
     except RefusalError as refusal:
-        raise RefusalError(refusal.notice.reworded(WORDS)) from refusal
+        raise RefusalError(refusal.notice.reword(WORDS)) from refusal

@@ -115,7 +115,7 @@ class KroneckerMetric(AbstractMetric):
     def restore(self, vector: Vectors) -> Vectors:
         return self._as_vector(vector.reshape(*vector.shape[:-1], self.left.size, self.right.size))
 
-    def arranged(self) -> "KroneckerMetric":
+    def for_arranged(self) -> "KroneckerMetric":
         return KroneckerMetric(self.left, self.right)
 
     def without_roots(self) -> "KroneckerMetric":
@@ -237,8 +237,8 @@ class BlocksMetric(AbstractMetric):
     def restore(self, vector: Vectors) -> Vectors:
         return self._on_each("restore", vector)
 
-    def arranged(self) -> "BlocksMetric":
-        return BlocksMetric(tuple(part.arranged() for part in self.parts))
+    def for_arranged(self) -> "BlocksMetric":
+        return BlocksMetric(tuple(part.for_arranged() for part in self.parts))
 
     def without_roots(self) -> "BlocksMetric":
         return BlocksMetric(tuple(part.without_roots() for part in self.parts))

@@ -20,7 +20,7 @@ _UNTRACEABLE = {
 
 
 @contextmanager
-def explained(expected: str, way_out: str) -> Iterator[None]:
+def explain_errors(expected: str, way_out: str) -> Iterator[None]:
     """Replace the error that wrong shapes raise in a user's function by a `ValueError` raised from it.
 
     Args:

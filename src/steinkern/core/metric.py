@@ -98,7 +98,7 @@ class AbstractMetric(eqx.Module):
         """Undo `arrange`."""
         return vector
 
-    def arranged(self) -> "AbstractMetric":
+    def for_arranged(self) -> "AbstractMetric":
         """The same metric for coordinates in an order that needs no rearrangement of vectors in its maps."""
         return self
 

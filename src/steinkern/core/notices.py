@@ -62,7 +62,7 @@ class Notice(str):
         notice.fragments = fragments
         return notice
 
-    def reworded(self, words: Words) -> "Notice":
+    def reword(self, words: Words) -> "Notice":
         """A copy whose phrases are worded as in `words`."""
         return Notice(self.code, *(_in_words(fragment, words) for fragment in self.fragments))
 

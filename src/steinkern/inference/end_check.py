@@ -111,8 +111,8 @@ def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status
         )
     if not loop.healthy:
         exploded = (
-            f"leads to numbers that are not finite: it is the {LONG_STEPS + 1}th in a row to move particles absurdly "
-            "farther than ever before"
+            f"leads to numbers that are not finite: it is the {LONG_STEPS + 1}th in a row to move particles far "
+            "beyond any earlier move"
         )
         what = exploded if loop.long_in_a_row >= LONG_STEPS else "gave numbers that are not finite"
         coarse = "float32 is too coarse for the target, or its" if loop.state.points.dtype.itemsize < 8 else "its"

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..core.arrays import as_arrays, as_concrete_data, as_concrete_key
-from ..core.errors import explained, shapes
+from ..core.errors import explain_errors, shapes
 from ..core.multihost import on_host, placed_like
 from ..core.notices import Notice
 from ..core.particles import check_particles
@@ -187,7 +187,7 @@ def _explain_shapes(target: AbstractTarget, particles: PyTree, data: Batch) -> A
     whole = "one row of `data`" if target.exchangeable else "`data`"
     given = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
     expected = f"`target` must take one particle, {shapes(values)}{given}"
-    return explained(expected, "Was it written for other names or shapes?")
+    return explain_errors(expected, "Was it written for other names or shapes?")
 
 
 def _check_first_particles(log_densities: np.ndarray, scores: np.ndarray, data: Batch) -> None:

@@ -59,29 +59,30 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
         return
     long = run.done >= LONG_ENOUGH
 
-    def found(check: Callable[[], Iterator[Notice]], wanted: bool = True) -> list[Notice]:
-        return _found(check, failures) if wanted else []
+    def collect(check: Callable[[], Iterator[Notice]], wanted: bool = True) -> list[Notice]:
+        return _collect(check, failures) if wanted else []
 
     if verdict.outward:
-        yield from found(lambda: beside_target(run, verdict))
+        yield from collect(lambda: beside_target(run, verdict))
         return
-    unmoved = found(lambda: _check_moved(run, start))
+    unmoved = collect(lambda: _check_moved(run, start))
     # Lost digits and a wrong gradient both make a density look flat, so they are checked first.
     cause = (
         unmoved
-        or found(lambda: _check_precision(run, batch, end), long)
-        or found(lambda: _check_flat(run, batch, first, last), not told)
+        or collect(lambda: _check_precision(run, batch, end), long)
+        or collect(lambda: _check_flat(run, batch, first, last), not told)
     )
     yield from cause
-    unconverged = found(lambda: _check_tolerance(run), long and not unmoved)
+    unconverged = collect(lambda: _check_tolerance(run), long and not unmoved)
     yield from unconverged
-    restless = found(lambda: _check_rest(run), long and not (cause or unconverged))
+    restless = collect(lambda: _check_rest(run), long and not (cause or unconverged))
     yield from restless
-    decoupled = found(lambda: _check_coupling(run, batch), long)
+    decoupled = collect(lambda: _check_coupling(run, batch), long)
     yield from decoupled
     if not (cause or restless):
-        yield from found(lambda: beside_target(run, verdict, narrow=not decoupled))
-        yield from found(lambda: _report_unclear(run, verdict), verdict.unclear and not decoupled)
+        yield from collect(lambda: beside_target(run, verdict, narrow=not decoupled))
+        explained = decoupled or run.faults.stuck.any()  # particles at an edge have a warning of their own
+        yield from collect(lambda: _report_unclear(run, verdict), verdict.unclear and not explained)
 
 
 def beside_target(run: Run, verdict: Verdict, *, narrow: bool = True, ended_early: bool = False) -> Iterator[Notice]:
@@ -94,8 +95,8 @@ def beside_target(run: Run, verdict: Verdict, *, narrow: bool = True, ended_earl
         ended_early: by Ctrl-C or for want of room; the advice is then to go on.
     """
 
-    def ways(found: Callable[[Run], list[Fragment]]) -> list[Fragment]:
-        return ["The run was ended early: go on with it."] if ended_early else found(run)
+    def ways(advice_for: Callable[[Run], list[Fragment]]) -> list[Fragment]:
+        return ["The run was ended early: go on with it."] if ended_early else advice_for(run)
 
     ratio = f"their Stein ratio is {verdict.stein_ratio:.2g}, and 1 at draws of the target"
     if verdict.outward:
@@ -131,7 +132,7 @@ def _report_unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
     number, where = verdict.worst_unclear()
     yield Notice(
         "unclear",
-        f"the check of the particles is unclear: {number} {where}, but a few scores are so much larger than the others "
+        f"the check of the particles is unclear: {number} {where}, but the scores scatter so much over the particles "
         "that this may be chance. Some particles are probably far out. ",
         *advice.for_shifted(run),
     )
@@ -151,7 +152,7 @@ def stuck(which: Sequence[int], number: int) -> Notice:
     )
 
 
-def _found(check: Callable[[], Iterator[Notice]], failures: list[str]) -> list[Notice]:
+def _collect(check: Callable[[], Iterator[Notice]], failures: list[str]) -> list[Notice]:
     """The notices of a check. Its errors are added to `failures` instead of raised, so that the result is not lost."""
     try:
         return list(check())

@@ -25,8 +25,8 @@ the coordinate's median in units of its quartiles' distance.
 
 A statistic fails where it is both *large* (beyond `MOST_SHIFT`, `SPREADS` or `RATIOS`) and *significant*: farther from
 its value at draws than standard errors explain, at a level of `LEVEL` over all comparisons. A statistic that is very
-large (`UNCLEAR_SHIFT`, `UNCLEAR_SPREAD`) and not significant, because of outliers, is *unclear*: such particles neither
-pass nor fail.
+large (`UNCLEAR_SHIFT`, `UNCLEAR_SPREAD`) and not significant, because of outliers or because the particles are few, is
+*unclear*: such particles neither pass nor fail.
 """
 
 import math
@@ -54,7 +54,9 @@ UNCLEAR_SPREAD = 6.0
 UNCLEAR_SHARE = 0.85
 """A fifth of the particles count as outliers where they hold more than this share of the squared scores."""
 UNCLEAR_PARTICLES = 30
-"""With fewer particles nothing is unclear: draws of a bent target can then have such shifts and spreads."""
+"""With n fewer particles, shifts and spreads beyond `FEW_PARTICLES / n` times the two above are unclear. Smaller ones
+pass, because draws of a bent target can have them."""
+FEW_PARTICLES = 60
 FEWEST_PARTICLES = 4
 """With fewer particles standard errors have so few degrees of freedom that nothing is significant."""
 OUTWARD = 0.2
@@ -229,7 +231,7 @@ class _Test:
         error = np.hypot(own, rows)
         quantile = self.scatter * self._quantile(own, rows)
         far = (np.abs(value) > MOST_SHIFT) & (np.abs(value) > quantile * error)
-        unclear = (np.abs(value) > UNCLEAR_SHIFT) & self._decided_by_few(s) & ~far
+        unclear = self._unclear(np.abs(value) / UNCLEAR_SHIFT, s) & ~far
         return Measure(value, error, far & (value < 0), far & (value > 0), unclear)
 
     def spread(self, x: np.ndarray, s: np.ndarray, rows: np.ndarray, *, extreme: bool = False) -> Measure:
@@ -258,7 +260,7 @@ class _Test:
         # Small errors of the covariance become large in the spread of a coordinate that is correlated with others.
         plain = self.scatter if extreme else 1.0
         judged = self._against_one(value, own, deviation, largest, 1, SPREADS, rows, edges, plain)
-        unclear = (value > UNCLEAR_SPREAD) & self._decided_by_few(s) & ~judged.failed
+        unclear = self._unclear(value / UNCLEAR_SPREAD, s) & ~judged.failed
         return replace(judged, unclear=unclear)
 
     def ratio(self, x: np.ndarray, s: np.ndarray, rows: float) -> Measure:
@@ -293,9 +295,15 @@ class _Test:
         far = (np.abs(value - at_draws) > self._quantile(error, np.zeros_like(error)) * error) & on
         return Measure(value, error, far & (value < band[0]), far & (value > band[1]), np.zeros_like(far))
 
-    def _decided_by_few(self, s: np.ndarray) -> np.ndarray:
-        """(d,) bool: whether a fifth of the particles hold over `UNCLEAR_SHARE` of a coordinate's squared scores."""
-        return (_share_of_largest(s, 5) > UNCLEAR_SHARE) & (self.n >= UNCLEAR_PARTICLES)
+    def _unclear(self, size: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """(d,) bool: whether values of this size, in units of the least unclear one, are unclear if not significant.
+
+        They are where a fifth of the particles hold over `UNCLEAR_SHARE` of a coordinate's squared scores. A share of
+        fewer than `UNCLEAR_PARTICLES` says little, so these must be larger instead.
+        """
+        if self.n < UNCLEAR_PARTICLES:
+            return np.asarray(size > FEW_PARTICLES / self.n)
+        return np.asarray((size > 1) & (_share_of_largest(s, 5) > UNCLEAR_SHARE))
 
     def below_zero(self, ratio: Measure) -> bool:
         """Whether a Stein ratio is significantly negative, and below −`OUTWARD`; at modes it is near 0."""

@@ -74,7 +74,7 @@ class Mixture(AbstractMatrixKernel):
         A temperature that is a bandwidth rule is read off the same distances as the weights use, as the mean over the
         anchors.
         """
-        seen = _seen(metrics, points) if reads_distances_alone(base) or isinstance(temperature, Median) else None
+        seen = _in_metrics(metrics, points) if reads_distances_alone(base) or isinstance(temperature, Median) else None
         if isinstance(temperature, AbstractBandwidth):
             if weighting == "euclidean":
                 temperature = temperature(points)
@@ -84,7 +84,7 @@ class Mixture(AbstractMatrixKernel):
                 axes = (batched_axes(seen),)
                 temperature = jnp.mean(jax.vmap(lambda own: bandwidth_in_metric(rule, own), in_axes=axes)(seen))
             else:
-                temperature = jnp.mean(jax.vmap(temperature)(_whitened(metrics, points, anchors)))
+                temperature = jnp.mean(jax.vmap(temperature)(_whiten(metrics, points, anchors)))
         return cls(_adapt(base, metrics, points, anchors, seen), anchors, temperature, weighting)
 
     def log_weights(self, x: Vector) -> Float[Array, " l"]:
@@ -170,7 +170,7 @@ class Mixture(AbstractMatrixKernel):
         self, points: Points, scores: Points, anchors: Float[Array, "l d"], weights: Float[Array, "l n"], seen: "_Seen"
     ) -> list[Float[Array, "l n b"]]:
         """Q_l⁻¹ of the tilted scores, times the weights; by block."""
-        blocks = self.parts.metric.arranged().blocks()
+        blocks = self.parts.metric.for_arranged().blocks()
         own_scores = split_columns(scores, [block.size for block in blocks])
         return [
             jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, weights[:, :, None] * (own[None] + tilt))
@@ -191,7 +191,7 @@ class Mixture(AbstractMatrixKernel):
         same s_j − ḡ_j. Q_l⁻¹ g_l = (z_l − y_j)/T is left to the caller; with Euclidean weights g_l is the same for all
         points.
         """
-        blocks = self.parts.metric.arranged().blocks()
+        blocks = self.parts.metric.for_arranged().blocks()
         sizes = [block.size for block in blocks]
         weights = jnp.exp(seen.log_weights)
         if self.weighting == "euclidean":
@@ -214,7 +214,7 @@ class Mixture(AbstractMatrixKernel):
     def _see(self, points: Float[Array, "m d"], cloud: Points) -> "_Seen":
         """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
         metrics, centre = self.parts.metric, centre_of(cloud)
-        seen = _seen(metrics, points, centre)
+        seen = _in_metrics(metrics, points, centre)
         if self.anchors is points:
             n = points.shape[0]
             anchors = jax.tree.map(
@@ -222,7 +222,7 @@ class Mixture(AbstractMatrixKernel):
             )
         else:
             offsets = metrics.arrange(self.anchors - centre)[:, None]
-            anchors = jax.vmap(lambda metric, offset: in_metric(metric.arranged(), offset))(metrics, offsets)
+            anchors = jax.vmap(lambda metric, offset: in_metric(metric.for_arranged(), offset))(metrics, offsets)
         if self.weighting == "euclidean":
             squares = squared_distances(self.anchors, points)
         elif self.anchors is points and points.shape[1] >= points.shape[0]:  # the distances that the velocity needs
@@ -284,13 +284,15 @@ class _Seen(NamedTuple):
     log_weights: Float[Array, "l n"]
 
 
-def _seen(metrics: AbstractMetric, points: Float[Array, "m d"], centre: Float[Array, "1 d"] | None = None) -> InMetric:
+def _in_metrics(
+    metrics: AbstractMetric, points: Float[Array, "m d"], centre: Float[Array, "1 d"] | None = None
+) -> InMetric:
     """The points in all metrics. Bandwidth, temperature, weights and velocity share it."""
     centred = metrics.arrange(points - (centre_of(points) if centre is None else centre))
-    return in_metrics(metrics.arranged(), centred)
+    return in_metrics(metrics.for_arranged(), centred)
 
 
-def _whitened(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
+def _whiten(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
     """R_l (x − centre), for bandwidth rules that need points."""
     offsets = points - jnp.mean(anchors, axis=0, keepdims=True)
     return jax.vmap(lambda metric: metric.whiten(offsets))(metrics)
@@ -317,4 +319,4 @@ def _adapt(
     def one(metric: AbstractMetric, whitened: Points) -> Preconditioned:
         return Preconditioned(base.adapt(whitened), metric)
 
-    return jax.vmap(one)(metrics, _whitened(metrics, points, anchors))
+    return jax.vmap(one)(metrics, _whiten(metrics, points, anchors))

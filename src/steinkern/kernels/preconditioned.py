@@ -54,17 +54,17 @@ class Preconditioned(AbstractMatrixKernel):
         few = at.shape[0] * source.points.shape[0] <= _FEW_PAIRS and devices_in_ring(source.points.shape[0]) == 1
         if few and reads_distances_alone(self.base) and self.base.precision == "float32":
             return self._radial_velocity(self.base.scalar, at, source)
-        moved = self.base.velocity(self.metric.whiten(at), self._whitened(source))
+        moved = self.base.velocity(self.metric.whiten(at), self._whiten(source))
         return self.metric.unwhiten(moved)
 
     def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
         # tr[R⁻¹ (∇φ0) R] = tr[∇φ0]
-        return self.base.divergence(self.metric.whiten(at), self._whitened(source))
+        return self.base.divergence(self.metric.whiten(at), self._whiten(source))
 
     def adapt(self, points: Points) -> "Preconditioned":
         if not reads_distances_alone(self.base):
             return Preconditioned(self.base.adapt(self.metric.whiten(points)), self.metric)
-        scalar = adapt_in_metric(self.base.scalar, self._seen(points - centre_of(points)))
+        scalar = adapt_in_metric(self.base.scalar, self._in_own_metric(points - centre_of(points)))
         return Preconditioned(Isotropic(scalar, self.base.precision, self.base.backend), self.metric)
 
     def check(self, dimension: int) -> None:
@@ -79,18 +79,18 @@ class Preconditioned(AbstractMatrixKernel):
         """
         centre = centre_of(source.points)
         points, places = source.points - centre, at - centre
-        there = self._seen(points)
+        there = self._in_own_metric(points)
         together = at is source.points
-        r2 = distances_within_metric(there) if together else distances_in_metric(self._seen(places), there)
+        r2 = distances_within_metric(there) if together else distances_in_metric(self._in_own_metric(places), there)
         values, slopes = scalar.profile(r2)
         slopes = 2 * slopes * source.weights[None, :]
         drive = self.metric.solve(dot(values * source.weights[None, :], source.scores))
         return drive + dot(slopes, points) - jnp.sum(slopes, axis=1)[:, None] * places
 
-    def _seen(self, points: Points) -> InMetric:
-        return in_metric(self.metric.arranged(), self.metric.arrange(points))
+    def _in_own_metric(self, points: Points) -> InMetric:
+        return in_metric(self.metric.for_arranged(), self.metric.arrange(points))
 
-    def _whitened(self, source: Scored) -> Scored:
+    def _whiten(self, source: Scored) -> Scored:
         points = self.metric.whiten(source.points)
         return Scored(points, self.metric.pull_score(source.scores), source.weights)
 

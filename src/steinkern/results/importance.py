@@ -13,7 +13,7 @@ import jax.random as jr
 import numpy as np
 
 from ..core.arrays import as_concrete_key, as_data, as_numpy
-from ..core.errors import explained
+from ..core.errors import explain_errors
 from ..core.keywords import helpful_keywords
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, check_count, is_real_number
@@ -219,7 +219,7 @@ def gaussian_psis(key: KeyLike, result: Result, data: Batch = None, *, num_draws
     noise = np.asarray(jr.normal(as_concrete_key(key), (num_draws, len(mean)), dtype), np.float64)
     points = jnp.asarray(mean + noise @ root.T, dtype)
     log_q = -0.5 * np.sum(noise**2, axis=1) - np.sum(np.log(np.diag(root))) - len(mean) / 2 * math.log(2 * math.pi)
-    with explained("`data` must be as `fit` had them", "Were they meant for another target?"):
+    with explain_errors("`data` must be as `fit` had them", "Were they meant for another target?"):
         values, particles = _evaluate(result.target, points, data)
     log_p = np.asarray(values)
     unknown = int(np.sum(np.isnan(log_p)))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Inexact, Shaped
 
 from ..core.arrays import as_data, as_labels, as_numpy
-from ..core.errors import explained, shapes
+from ..core.errors import explain_errors, shapes
 from ..core.particles import merge
 from ..core.programs import compiled
 from ..core.reprs import ShortRepr
@@ -108,7 +108,7 @@ class Prediction(ShortRepr):
             raise ValueError(f"`labels` must hold one label for each of the {rows} rows, got {given}.")
         likelihood.check(labels, outputs.shape[2])
         expected = f"`labels` must be one a row, as `likelihood` takes them for {outputs.shape[2]} outputs"
-        with explained(f"{expected}, got {shapes(labels)}", "Were they meant for another likelihood?"):
+        with explain_errors(f"{expected}, got {shapes(labels)}", "Were they meant for another likelihood?"):
             return _log_density(likelihood, outputs, labels)
 
     def _outputs(self, likelihood: Any, wanted: str) -> Float[Array, "n rows k"]:
@@ -181,7 +181,7 @@ def predict(
     data = as_data(data)
     rows = batch_length(data)
     expected = f"`function` must take the parameters, {shapes(particles)}, and one row of `data`, {shapes(data)}"
-    with explained(expected, "Was it written for other names, shapes or columns?"):
+    with explain_errors(expected, "Was it written for other names, shapes or columns?"):
         if keep_values:
             values = _values(function, particles, shared, data, min(batch_size or rows, rows))
             return Prediction(values, level)

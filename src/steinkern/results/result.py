@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.arrays import as_concrete_key, as_data
-from ..core.errors import explained
+from ..core.errors import explain_errors
 from ..core.notices import Notice
 from ..core.particles import Layout, too_coarse
 from ..core.programs import compiled
@@ -85,7 +85,7 @@ class Result:
         """∇log p at the particles, in unconstrained coordinates; `data` are the full data of a target that has any."""
         data = as_data(data)
         self.target.check_data(data, None)
-        with explained("`data` must be as `fit` had them", "Were they meant for another target?"):
+        with explain_errors("`data` must be as `fit` had them", "Were they meant for another target?"):
             return _scores(self.target, self.points_in_jax(), data)
 
     def points_in_jax(self) -> Points:

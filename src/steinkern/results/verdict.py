@@ -93,7 +93,7 @@ class Verdict:
 
     @property
     def unclear(self) -> bool:
-        """Whether a statistic is very far from its value at draws, perhaps by chance: a few particles decide it."""
+        """Whether a statistic is very far from its value at draws, perhaps by chance: few particles decide it."""
         return self.passed is None and any(part.unclear.any() for part in (self.shift, self.spread))
 
     def sentence(self) -> str:

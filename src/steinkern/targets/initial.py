@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array
 
 from ..core.arrays import as_array, as_concrete_data, as_concrete_key, as_key, as_particle, check_concrete
-from ..core.errors import explained, shapes
+from ..core.errors import explain_errors, shapes
 from ..core.metric import AbstractMetric
 from ..core.programs import compiled
 from ..core.types import (
@@ -102,7 +102,7 @@ def around_mode(
     bound.check_data(data, None)
     scales = _as_scale(scale, bound.bound_space.unconstrain(start))
     given = "" if data is None else f", and `data`, {shapes(data, 0)}"
-    with explained(f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other shapes?"):
+    with explain_errors(f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other shapes?"):
         vector, metric, value, offset = _laplace(bound, bound.bound_space.unconstrain(start), data, max_steps)
     noise = jr.normal(key, (num_particles, vector.shape[0]), vector.dtype)
     points = vector[None, :] + scales[None, :] * jax.vmap(metric.unwhiten)(noise)

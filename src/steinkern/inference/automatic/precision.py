@@ -69,6 +69,6 @@ def _runs_in_double(target: AbstractTarget, start: PyTree, data: Batch) -> bool:
 
 
 def in_shapes(start: PyTree, data: Batch) -> tuple[str, str]:
-    """The two texts of `explained`: what the target must accept, and a likely mistake."""
+    """The two texts of `explain_errors`: what the target must accept, and a likely mistake."""
     given = "" if data is None else f", and `data`, {shapes(data, 0)}"
     return f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other names or shapes?"

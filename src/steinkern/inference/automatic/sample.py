@@ -14,7 +14,7 @@ import jax.random as jr
 import numpy as np
 
 from ...core.arrays import as_concrete_key, as_numpy, check_not_empty, with_columns
-from ...core.errors import explained
+from ...core.errors import explain_errors
 from ...core.keywords import helpful_keywords
 from ...core.notices import Notice, Phrase, RefusalError
 from ...core.progress import compiling, progress_bar
@@ -133,7 +133,7 @@ def sample(
     given.check_data(data, None)
     bar = progress_bar(MOST_ROUNDS + 2, wanted=progress)
     with bar, double_precision(given, first, data) as (wide, inner):
-        with explained(*in_shapes(first, data)):
+        with explain_errors(*in_shapes(first, data)):
             bound, particle, batch = bind(inner, first, data, wide)
             if start is not None:
                 bound.bound_space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from ...core.errors import explained
+from ...core.errors import explain_errors
 from ...core.notices import Notice
 from ...core.particles import Layout
 from ...core.programs import compiled
@@ -62,7 +62,7 @@ def find_start(
     noise = even_noise(random, _CHAINS, d)
     for start in starts:
         evaluator = Evaluator(target, start, noise, data)
-        with explained(*in_shapes(start, data)):
+        with explain_errors(*in_shapes(start, data)):
             vector = evaluator.unconstrained_start()
             first, _ = evaluator.derivatives(np.broadcast_to(vector, noise.shape))
         if np.isfinite(first.log_densities[0]) and np.isfinite(first.scores[0]).all():

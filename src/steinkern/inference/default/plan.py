@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...core.arrays import as_concrete_key, as_numpy, with_columns
-from ...core.errors import explained
+from ...core.errors import explain_errors
 from ...core.notices import Notice, Phrase, RefusalError
 from ...core.particles import check_particles
 from ...core.programs import compiled
@@ -136,7 +136,7 @@ def _search(
     """The nearest Gaussian as `sample` finds it, in double precision, and this number of particles from it."""
     first = next(starts)
     with double_precision(target, first, data) as (wide, inner):
-        with explained(*in_shapes(first, data)):
+        with explain_errors(*in_shapes(first, data)):
             bound, particle, batch = bind(inner, first, data, wide)
             bound.bound_space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
         others = (bind(inner, other, None, wide)[1] for other in chain([first], starts))
@@ -192,7 +192,7 @@ def _plan_minibatches(
     most = max(1, MOST_EPOCHS * rows // batch_size)
     steps = min(STEPS, most) if num_steps is None else as_count("num_steps", num_steps)
     with double_precision(given, first, data) as (wide, inner):
-        with explained(*in_shapes(first, data)):
+        with explain_errors(*in_shapes(first, data)):
             bound, particle, batch = bind(inner, first, data, wide)
         others = (bind(inner, other, None, wide)[1] for other in chain([first], starts))
         centred = centre_on_rows(for_start, bound, others, batch)
