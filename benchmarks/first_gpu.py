@@ -3,12 +3,15 @@
     python -m benchmarks.first_gpu [--cases NAME ...] [--json benchmarks/results/first-gpu.json]
 
 First calls run in processes of their own, one after the other, without a compilation cache; imports are not counted.
+Rows of other cases that the file of `--json` has are kept.
 "sample" is `sk.sample` of a plain function in 5 dimensions, "mixture" a fit of 20 steps of a network 784-400-400-10,
 10 particles, by the mixture kernel with KFAC (`benchmarks/networks.py`).
 
 A step of a fit on a standard normal target, vanilla SVGD, is the difference of a long fit and a short one over their
 difference in steps. It holds the median's bandwidth, the history and the checks. Velocity and score, with the bandwidth
-given, are one compiled program. Both are the best of their rounds, which alternate.
+given, are one compiled program, called again and again; "in a loop" it is the body of a compiled loop that moves the
+particles, timed like a fit. All are the best of their rounds, which alternate. A fit of a million particles goes to the
+host after every step: its steps are timed there, by a callback, because the checks at its end take longer than a step.
 """
 
 import argparse
@@ -28,11 +31,12 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 EVENT = "/jax/core/compile/backend_compile_duration"
-FIRST = ("sample", "mixture")
+FIRST = {"sample": "sample, 5 dimensions", "mixture": "784-400-400-10, KFAC mixture"}
+"""The cases of first calls, and their names in the rows."""
 
 
 class Fit(NamedTuple):
-    """The sizes of a case, and the steps of its short and its long fit."""
+    """The sizes of a case, and the steps of its short and long fit; without rounds its steps are timed one by one."""
 
     particles: int
     dimensions: int
@@ -46,8 +50,8 @@ FITS = {
     "50x2": Fit(50, 2, "float32", 1000, 6000, 5),
     "65536x50-float32": Fit(65536, 50, "float32", 50, 350, 5),
     "65536x50-fast": Fit(65536, 50, "fast", 50, 350, 5),
-    "1048576x50-float32": Fit(2**20, 50, "float32", 1, 5, 1),
-    "1048576x50-fast": Fit(2**20, 50, "fast", 1, 5, 1),
+    "1048576x50-float32": Fit(2**20, 50, "float32", 1, 7, 0),
+    "1048576x50-fast": Fit(2**20, 50, "fast", 1, 7, 0),
 }
 CASES = (*FIRST, *FITS)
 
@@ -106,22 +110,44 @@ def steps(case: Fit) -> dict[str, list[float]]:
         scores = jax.vmap(jax.grad(log_density))(points)
         return kernel.velocity(points, Scored.uniform(points, scores))
 
-    def fit(number: int) -> Any:
-        options: dict[str, Any] = {"num_steps": number, "progress": False}
+    @jax.jit
+    def loop(kernel: Any, points: Any, number: Any) -> Any:
+        return jax.lax.fori_loop(0, number, lambda _, x: x + 1e-2 * velocity(kernel, x), points)
+
+    def fit(number: int, **more: Any) -> Any:
+        options: dict[str, Any] = {"num_steps": number, "progress": False, **more}
         return sk.fit(jr.key(1), log_density, sampler, points, **options).points
 
+    if case.rounds == 0:
+        return by_callback(lambda: velocity(adapted, points), fit, case)
     repeats = max(1, min(20, case.long))
-    found: dict[str, list[float]] = {"fit": [], "velocity": [], "fit_short": [], "fit_long": []}
+    found: dict[str, list[float]] = {"velocity": []}
+    runs: dict[str, Any] = {"fit": fit, "loop": lambda number: loop(adapted, points, jnp.int32(number))}
+    found |= {name + part: [] for name in runs for part in ("", "_short", "_long")}
     seconds_of(velocity, adapted, points)
+    seconds_of(runs["loop"], 1)
     found["fit_first"] = [seconds_of(fit, case.short)]
     for _ in range(case.rounds):
         many = [seconds_of(velocity, adapted, points) for _ in range(repeats)]
         found["velocity"].append(float(np.median(many)))
-        short, long = seconds_of(fit, case.short), seconds_of(fit, case.long)
-        found["fit_short"].append(short)
-        found["fit_long"].append(long)
-        found["fit"].append((long - short) / (case.long - case.short))
+        for name, run in runs.items():
+            short, long = seconds_of(run, case.short), seconds_of(run, case.long)
+            found[f"{name}_short"].append(short)
+            found[f"{name}_long"].append(long)
+            found[name].append((long - short) / (case.long - case.short))
     return found
+
+
+def by_callback(velocity: Any, fit: Any, case: Fit) -> dict[str, list[float]]:
+    """Seconds of every step but the first ones, and of velocity and score, before and after them."""
+    stamps: list[float] = []
+    seconds_of(velocity)
+    before = [seconds_of(velocity) for _ in range(2)]
+    fit(case.long, record_every=1, callback=lambda *_: stamps.append(time.perf_counter()))
+    return {
+        "velocity": before + [seconds_of(velocity) for _ in range(2)],
+        "fit": np.diff(stamps)[case.short :].tolist(),
+    }
 
 
 def child(case: str) -> dict[str, Any]:
@@ -142,16 +168,20 @@ def rows_of(case: str, found: dict[str, Any]) -> list[Any]:
 
     if case in FIRST:
         method = "sample" if case == "sample" else "fit"
-        name = "sample, 5 dimensions" if case == "sample" else "784-400-400-10, KFAC mixture"
-        return [Row(name, method, metric, float(value), float("nan"), 1) for metric, value in found.items()]
+        return [Row(FIRST[case], method, metric, float(value), float("nan"), 1) for metric, value in found.items()]
     rows = []
-    for method, values in (("velocity and score", found["velocity"]), ("fit", found["fit"])):
+    methods = {"velocity and score": "velocity", "velocity and score, in a loop": "loop", "fit": "fit"}
+    for method, name in methods.items():
+        if name not in found:
+            continue
+        values = found[name]
         error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
         best = min(values)
-        if method == "fit":  # of the best rounds of each length
-            best = (min(found["fit_long"]) - min(found["fit_short"])) / (FITS[case].long - FITS[case].short)
+        if f"{name}_long" in found:  # of the best rounds of each length
+            best = (min(found[f"{name}_long"]) - min(found[f"{name}_short"])) / (FITS[case].long - FITS[case].short)
         rows.append(Row(case, method, "step_seconds", float(best), error, len(values)))
-    rows.append(Row(case, "fit", "first_seconds", float(found["fit_first"][0]), float("nan"), 1))
+    if "fit_first" in found:
+        rows.append(Row(case, "fit", "first_seconds", float(found["fit_first"][0]), float("nan"), 1))
     return rows
 
 
@@ -168,7 +198,7 @@ def markdown(rows: list[Any]) -> str:
             "" if first is None else f"{first:.1f} s",
             "" if second is None else f"{second:.2f} s",
             "" if step is None else f"{1e3 * step:.3g} ms",
-            "" if step is None or least is None or method != "fit" else f"{step / least:.3f}",
+            "" if step is None or least is None or method == "velocity and score" else f"{step / least:.3f}",
         ]
         lines.append(f"| {case} | {method} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -186,9 +216,12 @@ def main() -> None:
         print(json.dumps({"device": jax.devices()[0].device_kind, "found": found}))
         return
     from steinkern.core.files import environment
-    from steinkern.experiments.tables import aligned, write_results
+    from steinkern.experiments.tables import aligned, read_results, write_results
 
     rows: list[Any] = []
+    if options.json and options.json.exists():
+        names = [FIRST.get(case, case) for case in options.cases]
+        rows = [row for row in read_results(options.json)[2] if row.case not in names]
     for case in options.cases:
         answer = child(case)  # this process leaves the device alone
         rows += rows_of(case, answer["found"])

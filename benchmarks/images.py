@@ -26,7 +26,7 @@ PARTS = (0.1, 0.4)
 
 def group(method: str, task: Task, epochs: float) -> float:
     """The seconds of a group of runs with the middle setting."""
-    count = runs_at_once(method)
+    count = runs_at_once(method, task.network)
     shorter = replace(task, epochs={method: epochs})  # type: ignore[dict-item]  # a part of an epoch
     return run_group(method, [settings_of(method)[0]] * count, range(count), shorter)[1]
 
@@ -39,7 +39,7 @@ def measured(method: str, task: Task, rounds: int) -> dict[str, float]:
     step = (long - short) / (many - few)
     rest = max(0.0, short - few * step)
     whole = replace(task, epochs=EPOCHS).steps_of(method)
-    return {"step": step, "rest": rest, "all": SEEDS // runs_at_once(method) * (whole * step + rest)}
+    return {"step": step, "rest": rest, "all": SEEDS // runs_at_once(method, task.network) * (whole * step + rest)}
 
 
 def main() -> None:
@@ -67,7 +67,8 @@ def main() -> None:
         for method in options.methods:
             found = measured(method, task, options.rounds)
             times.setdefault(network, {})[method] = round(found["all"], 3)
-            told = f"{1e3 * found['step']:.2f} ms a step of {runs_at_once(method)} runs, {found['all']:.1f} s in all"
+            runs = runs_at_once(method, network)
+            told = f"{1e3 * found['step']:.2f} ms a step of {runs} runs, {found['all']:.1f} s in all"
             print(f"{time.perf_counter() - begin:6.1f} s  {network} {method}: {told}", flush=True)
             options.out.write_text(json.dumps(times, indent=1) + "\n")
 

@@ -18,6 +18,8 @@ ONE_THREAD = {
     "JAX_PLATFORMS": "cpu",
     "PJRT_NPROC": "8",  # with one core, programs of many small factorisations can wait for each other forever
 }
+ON_A_GPU = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""The environment of processes that share a GPU."""
 
 
 def cores() -> list[int]:
@@ -39,6 +41,7 @@ def in_processes(
     finish: Callable[[str], None],
     limit: float = float("inf"),
     expected: Mapping[str, float] | None = None,
+    environment: Mapping[str, str] = ONE_THREAD,
 ) -> dict[str, str]:
     """Run `python -m` with the arguments of every job, some at once, in the order of the jobs.
 
@@ -48,6 +51,7 @@ def in_processes(
         finish: called with the name of a job that has ended well, one at a time.
         limit: seconds after which running jobs are ended and no other begins.
         expected: seconds that a job may take; one that does not fit into what is left is not begun.
+        environment: variables that are set for every job; by default those of one thread on a core of its own.
 
     Returns:
         The names of the jobs that failed or were ended, with the end of what they wrote to standard error.
@@ -59,7 +63,7 @@ def in_processes(
     available, pin = cores(), shutil.which("taskset")
 
     def work(core: int) -> None:
-        prefix = [pin, "-c", str(core)] if pin and workers <= len(available) else []
+        prefix = [pin, "-c", str(core)] if pin and workers <= len(available) and environment is ONE_THREAD else []
         while True:
             try:
                 name = waiting.get_nowait()
@@ -72,7 +76,7 @@ def in_processes(
             command = [*prefix, sys.executable, "-m", *jobs[name]]
             try:
                 ended = subprocess.run(
-                    command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False,
+                    command, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
                     timeout=None if left == float("inf") else left,
                 )  # fmt: skip
             except subprocess.TimeoutExpired:

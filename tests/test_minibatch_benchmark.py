@@ -75,6 +75,23 @@ def test_rows_are_written_for_what_is_complete(tmp_path):
     assert settings["machines"] == ["one"]
 
 
+def test_rows_of_runs_that_the_journal_does_not_have_are_kept(tmp_path):
+    piece = {"epochs": "[1.0]", "means": "[[1.0, 2.0]]", "sds": "[[0.5, 10.0]]", "warned": False, "machine": "one"}
+    reference = {"how": "by hand", **REFERENCE}
+    first = Journal(tmp_path / "first.json")
+    first.put("logistic-10k,importance,0", None, reference)
+    first.put("logistic-10k,batch=32,stein,0", None, piece)
+    run.write(tmp_path / "minibatch.json", first)
+    second = Journal(tmp_path / "second.json")
+    for size in methods.STEP_SIZES["sgld"]:
+        second.put(f"logistic-10k,batch=32,sgld,{size:g}", None, {**piece, "machine": "two"})
+    run.write(tmp_path / "minibatch.json", second)
+    _, settings, rows = read_results(tmp_path / "minibatch.json")
+    assert {(row.method, row.trials) for row in rows} == {("stein", 1), ("sgld", 1)}
+    assert settings["references"]["logistic-10k"] == reference
+    assert settings["machines"] == ["one", "two"]
+
+
 @pytest.mark.thorough
 def test_importance_sampling_agrees_with_a_grid(monkeypatch):
     small = posteriors.logistic(200, 2)

@@ -1,14 +1,17 @@
 """Posteriors by minibatches: `fit` without a sampler beside SGLD, pSGLD, a mean-field Gaussian and SVGD.
 
     python -m benchmarks.minibatch.run [--posteriors NAME ...] [--batches 32 ...] [--methods NAME ...] [--workers 1]
+                                       [--gpu]
 
-Reference means and standard deviations are those of NumPyro's NUTS on all rows. A row of results is the largest error
+Reference means and standard deviations are those on all rows (see `references`). A row of results is the largest error
 of a mean, in reference standard deviations, the largest relative error of a standard deviation, and the epochs at which
 both were first below 0.2 and 15 percent, NaN where they never were. An epoch is as many rows as there are, however many
 particles see them. `stein` has three seeds and nothing to choose. The other methods have one seed and the best of four
 step sizes each, by the sum of both errors at the end, which a user does not know.
 
-Every run is kept in a journal, so that a stopped benchmark goes on; `--limit` stops it after so many seconds.
+Every run is kept in a journal, so that a stopped benchmark goes on; `--limit` stops it after so many seconds. Rows of
+methods whose runs the journal does not have are kept from the file of `--json`. `--merge` adds the runs of other
+journals. With `--gpu` the runs share a GPU instead of having a core each.
 """
 
 import argparse
@@ -21,13 +24,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from steinkern.core.files import environment
 from steinkern.experiments.journal import Journal
 from steinkern.experiments.tables import Row, read_results, rounded, write_results
 
-from ..jobs import in_processes, machine
+from ..jobs import ON_A_GPU, ONE_THREAD, in_processes, machine
 from .methods import METHODS, STEP_SIZES, Outcome, run_method
 from .posteriors import BUILD
 from .references import CHAINS, by_importance, combine, one_chain
@@ -76,7 +80,7 @@ def jobs_of(posteriors: list[str], batches: list[int], methods: list[str]) -> di
 
 
 def seconds_of(job: Job) -> float:
-    """Roughly what a run takes, for `--limit`."""
+    """Roughly what a run takes on a core, for `--limit`."""
     million = number_of_rows(job["posterior"]) / 1e6
     if job["method"] in ("nuts", "importance", "stein"):
         return 20 + 200 * million
@@ -94,7 +98,8 @@ def run_job(job: Job) -> dict[str, Any]:
         posterior = BUILD[job["posterior"]]()
         found = run_method(job["method"], job["size"], posterior, job["batch"], EPOCHS, job["seed"])
     moments = {key: json.dumps(rounded(getattr(found, key))) for key in ("epochs", "means", "sds")}  # a line each
-    return {**moments, "warned": found.warned, "machine": machine()}
+    device = "" if jax.default_backend() == "cpu" else f", {jax.devices()[0].device_kind}"
+    return {**moments, "warned": found.warned, "machine": machine() + device}
 
 
 def read_outcome(piece: dict[str, Any]) -> Outcome:
@@ -130,37 +135,44 @@ def rows_of(case: str, method: str, outcomes: dict[str, Outcome], reference: dic
 
 
 def write(path: Path, journal: Journal) -> list[Row]:
-    """The rows of all methods whose runs are in the journal, and the references; those that the file has are kept."""
-    rows: list[Row] = []
-    machines: set[str] = set()
-    references: dict[str, Any] = read_results(path)[1]["references"] if path.exists() else {}
+    """The rows of all methods whose runs are in the journal, and the references; what else the file has is kept."""
+    former = read_results(path)[1:] if path.exists() else ({}, [])
+    references: dict[str, Any] = dict(former[0].get("references", {}))
+    machines, environments = set(former[0].get("machines", [])), list(former[0].get("environments", []))
+    kept: dict[tuple[str, str], list[Row]] = {}
+    for row in former[1]:
+        kept.setdefault((row.case, row.method), []).append(row)
     for name in BUILD:
         parts = [journal.get(f"{name},{key}", None) for key in reference_keys(name)]
         whole = [part for part in parts if part is not None]
         if len(whole) == len(parts):
             references[name] = whole[0] if name.startswith("logistic") else combine(whole)
+    rows: list[Row] = []
     for name in (name for name in BUILD if name in references):
-        for batch in BATCHES:
+        for case in (f"{name},batch={batch}" for batch in BATCHES):
             for method in METHODS:
-                keys = (
-                    [str(seed) for seed in range(SEEDS)]
-                    if method == "stein"
-                    else [f"{s:g}" for s in STEP_SIZES[method]]
-                )
-                case = f"{name},batch={batch}"
-                pieces = {key: journal.get(f"{case},{method},{key}", None) for key in keys}
-                if method == "stein":  # the seeds that there are; the rows tell how many
-                    pieces = {key: piece for key, piece in pieces.items() if piece is not None}
-                if pieces and all(pieces.values()):
-                    machines |= {piece["machine"] for piece in pieces.values() if piece is not None}
-                    outcomes = {key: read_outcome(piece) for key, piece in pieces.items() if piece is not None}
+                pieces = pieces_of(journal, case, method)
+                if pieces:
+                    machines |= {piece["machine"] for piece in pieces.values()}
+                    outcomes = {key: read_outcome(piece) for key, piece in pieces.items()}
                     rows += rows_of(case, method, outcomes, references[name])
+                else:
+                    rows += kept.get((case, method), [])
     settings = {
         "limits": LIMITS, "epochs": EPOCHS, "step_sizes": STEP_SIZES, "references": references,
-        "environments": journal.environments(), "machines": sorted(machines), "written": environment(),
+        "environments": environments + [own for own in journal.environments() if own not in environments],
+        "machines": sorted(machines), "written": environment(),
     }  # fmt: skip
     write_results(path, "minibatch", settings, rows)
     return rows
+
+
+def pieces_of(journal: Journal, case: str, method: str) -> dict[str, Any]:
+    """The runs of a method on a case: of `stein` the seeds that there are, of a rival all step sizes or none."""
+    keys = [str(seed) for seed in range(SEEDS)] if method == "stein" else [f"{s:g}" for s in STEP_SIZES[method]]
+    pieces = {key: journal.get(f"{case},{method},{key}", None) for key in keys}
+    found = {key: piece for key, piece in pieces.items() if piece is not None}
+    return found if method == "stein" or len(found) == len(keys) else {}
 
 
 def main() -> None:
@@ -173,39 +185,50 @@ def main() -> None:
         "--journal", type=Path, default=Path("out/minibatch.json"), help="the runs, from which it goes on"
     )
     parser.add_argument("--workers", type=int, default=1, help="runs at once")
+    parser.add_argument("--gpu", action="store_true", help="on a GPU, which all workers share")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="journals whose runs are added")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which it stops")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job is not None:
-        jobs = json.loads(options.job)
-        options.to.write_text(json.dumps({name: run_job(job) for name, job in jobs.items()}))
+        for name, job in json.loads(options.job).items():
+            with options.to.open("a") as file:
+                file.write(json.dumps([name, run_job(job)]) + "\n")
         return
     options.journal.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal(options.journal)
+    for path in options.merge:
+        journal.merge(path)
     every = jobs_of(options.posteriors, options.batches, options.methods)
     left = {name: job for name, job in every.items() if journal.get(name, None) is None}
     groups: dict[str, dict[str, Job]] = {}
     for name, job in left.items():  # one process for those that share a program, unless they are long
-        together = job["method"] in METHODS and number_of_rows(job["posterior"]) < LONG
+        together = job["method"] in METHODS and (options.gpu or number_of_rows(job["posterior"]) < LONG)
         groups.setdefault(name.rsplit(",", 1)[0] if together else name, {})[name] = job
     with tempfile.TemporaryDirectory() as directory:
         places = {group: Path(directory) / f"{place}.json" for place, group in enumerate(groups)}
 
-        def finish(group: str) -> None:
-            for name, result in json.loads(places[group].read_text()).items():
+        def take(group: str) -> None:
+            lines = places[group].read_text().splitlines(keepends=True) if places[group].exists() else []
+            for name, result in (json.loads(line) for line in lines if line.endswith("\n")):
                 journal.put(name, None, result)
             write(options.json, journal)
+
+        def finish(group: str) -> None:
+            take(group)
             print(f"{group} done", flush=True)
 
         commands = {
             group: ["benchmarks.minibatch.run", "--job", json.dumps(jobs), "--to", os.fspath(places[group])]
             for group, jobs in groups.items()
         }
-        expected = {group: sum(map(seconds_of, jobs.values())) for group, jobs in groups.items()}
-        failed = in_processes(commands, options.workers, finish, options.limit, expected)
-    for name, why in failed.items():
-        print(f"{name} failed: {why}", flush=True)
+        expected = {} if options.gpu else {group: sum(map(seconds_of, jobs.values())) for group, jobs in groups.items()}
+        settings = ON_A_GPU if options.gpu else ONE_THREAD
+        failed = in_processes(commands, options.workers, finish, options.limit, expected, settings)
+        for group, why in failed.items():
+            take(group)  # the runs before the one that failed
+            print(f"{group} failed: {why}", flush=True)
     for row in write(options.json, journal):
         if row.metric in ("max_mean_error", "max_sd_error", "epochs_to_reach"):
             print(f"{row.case:32} {row.method:6} {row.metric:16} {row.mean:.3g}")

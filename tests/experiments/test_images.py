@@ -119,7 +119,7 @@ def test_every_method_has_as_many_settings():
         assert len(settings) == 5
         assert len({tuple(own.values()) for own in settings}) == 5
         assert settings[0] == {"step_size": images.STEP_SIZES.get(method, 1e-3), "prior_scale": 0.3}
-        assert all(len(cell.settings) <= runs_at_once(method) for cell in cells)
+        assert all(len(cell.settings) <= runs_at_once(method, "mlp") for cell in cells)
         assert all(STUDY.check(method, own) == own for own in settings)
     followers = [images.settings_of(method) for method in STUDY.methods if method not in ("sgld", "psgld")]
     assert all(own == followers[0] for own in followers)
@@ -133,9 +133,14 @@ def test_equal_time_gives_epochs_in_proportion(tmp_path):
     task = miniature(epochs=found)
     assert task.steps_of("mixture") == 100
     assert STUDY.made_from("mixture", SETTING, task)["epochs"] == 10
-    for content in ("{", "[]", '{"mlp": {"mixture": 1}}', '{"mlp": {"mixture": 1, "point": 0}}'):
+    (tmp_path / "times.json").write_text('{"mlp": {"mixture": 20, "ensemble": 10}}')  # the other methods are not timed
+    some = STUDY.epochs_of_equal_time("mlp_time", tmp_path / "times.json")
+    assert some == {"mixture": 10, "ensemble": 20}
+    with pytest.raises(ValueError, match=r"`--times` must hold the seconds of point"):
+        miniature(epochs=some).epochs_of("point")
+    for content in ("{", "[]", '{"mlp": {"ensemble": 1}}', '{"mlp": {"mixture": 1, "point": 0}}'):
         (tmp_path / "times.json").write_text(content)
-        with pytest.raises(ValueError, match=r"`--times` must hold the seconds of every method on mlp, for mlp_time"):
+        with pytest.raises(ValueError, match=r"`--times` must hold the seconds of the mixture and of every method"):
             STUDY.epochs_of_equal_time("mlp_time", tmp_path / "times.json")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from steinkern.experiments.journal import Journal
+from steinkern.experiments.journal import Journal, main
 
 
 def test_a_piece_is_done_only_for_the_settings_it_was_made_from(tmp_path):
@@ -48,3 +48,23 @@ def test_a_bare_journal_holds_results_alone(tmp_path):
     assert json.loads((tmp_path / "search.json").read_text()) == {"old": [1, 2], "new": [3]}
     with pytest.raises(ValueError, match="is not the journal of an experiment"):
         Journal(tmp_path / "search.json")
+
+
+def test_journals_of_one_file_keep_what_the_others_wrote(tmp_path):
+    first, second = (Journal(tmp_path / "journal.json") for _ in range(2))
+    first.put("one", 1, 1)
+    second.put("two", 2, 2)
+    first.put("three", 3, 3)
+    assert set(json.loads((tmp_path / "journal.json").read_text())) == {"one", "two", "three"}
+    assert first.get("two", 2) == 2
+
+
+def test_a_command_adds_the_results_of_other_journals(tmp_path, monkeypatch):
+    paths = [tmp_path / name for name in ("into.json", "a.json", "b.json")]
+    for path, result in zip(paths[1:], (1, 2), strict=True):
+        Journal(path).put("piece", 0, result)
+    Journal(paths[1]).put("other", 0, 3)
+    monkeypatch.setattr("sys.argv", ["journal", *map(str, paths)])
+    main()
+    merged = Journal(paths[0])
+    assert (merged.get("piece", 0), merged.get("other", 0)) == (2, 3)  # the later one wins

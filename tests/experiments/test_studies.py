@@ -74,7 +74,7 @@ OWN = {
         (["--seeds", "1001"], "`--seeds` must be at most 1000"),
         (
             ["--cases", "lenet_time", "--times", "nowhere.json"],
-            "`--times` must hold the seconds of every method on lenet",
+            "`--times` must hold the seconds of the mixture and of every method to run on lenet",
         ),
     ],
 }

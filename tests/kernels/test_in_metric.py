@@ -1,13 +1,17 @@
 """Distances in a metric against their definition, for few coordinates and for many."""
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 
 import steinkern as sk
+from steinkern.core.block_metric import apply_to_shared, left_factors_first
 from steinkern.core.metric import DiagonalMetric
+from steinkern.core.particles import Scored
 from steinkern.kernels.in_metric import distances_in_metric, distances_within_metric, in_metric
+from steinkern.kernels.reference import stein_velocity
 
 from ..cases import random_positive_definite
 
@@ -57,3 +61,33 @@ def test_a_nan_stays_in_the_distances_of_its_point(key, d):
     r2 = np.asarray(distances_within_metric(in_metric(metric, jr.normal(key, (4, d)).at[1, 0].set(jnp.nan))))
     assert np.isnan(r2[1]).all()
     assert np.isfinite(np.delete(np.delete(r2, 1, 0), 1, 1)).all()
+
+
+def _kronecker_metrics(key, number, sides):
+    keys = [jr.split(own, number) for own in jr.split(key, len(sides))]
+    factors = [
+        jnp.stack([random_positive_definite(own, side) for own in each]) for each, side in zip(keys, sides, strict=True)
+    ]
+    return jax.vmap(lambda left, right: sk.Kronecker(sk.Dense(left), sk.Dense(right)).factorise(0.1))(*factors)
+
+
+@pytest.mark.parametrize("name", ["solve", "multiply"])
+def test_left_factors_first_gives_the_same_products(key, name):
+    metric_key, points_key = jr.split(key)
+    metrics, points = _kronecker_metrics(metric_key, 3, (2, 4)), jr.normal(points_key, (5, 8))
+    expected = jax.vmap(lambda metric: getattr(metric, name)(points))(metrics)
+    np.testing.assert_allclose(left_factors_first(metrics, name, points), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(apply_to_shared(metrics, name, points), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighting", ["exact", "no_determinant", "euclidean"])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_velocity_of_a_mixture_in_more_coordinates_than_particles_is_its_definition(key, weighting, elsewhere):
+    metric_key, points_key, scores_key, at_key = jr.split(key, 4)
+    points = jr.normal(points_key, (3, 8))
+    metrics = _kronecker_metrics(metric_key, 3, (2, 4))
+    anchors = points if not elsewhere else points + 0.3
+    kernel = sk.Mixture.of(sk.Isotropic(sk.RBF()), metrics, anchors, points, sk.Median(), weighting)
+    source = Scored.uniform(points, jr.normal(scores_key, points.shape))
+    at = jr.normal(at_key, (2, 8)) if elsewhere else points
+    np.testing.assert_allclose(kernel.velocity(at, source), stein_velocity(kernel, at, source), rtol=1e-8, atol=1e-10)

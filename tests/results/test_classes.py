@@ -5,6 +5,7 @@ import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from scipy import special, stats
 
 import steinkern as sk
@@ -114,8 +115,10 @@ def test_what_has_no_classes_or_other_labels_is_refused(result):
 def test_the_diagram_shows_accuracy_against_confidence(result, tmp_path, as_users_call_it):
     classes = result.predict(logit, ROWS).probabilities(sk.Bernoulli())
     calibration = classes.calibration([0, 1] * 5 + [0])
-    (axes,) = plot.reliability({"one": calibration, "other": calibration}, title="Slopes").axes
+    both = {"one": calibration, "other": calibration}
+    (axes,) = plot.reliability(both, title="Slopes", colours={"other": "#8C8C8C"}).axes
     shown = [points for points in axes.collections if points.get_label().startswith(("one", "other"))]
+    assert [to_hex(points.get_facecolor()[0]).upper() == "#8C8C8C" for points in shown] == [False, True]
     filled = calibration.count > 0
     for points in shown:
         expected = np.stack([calibration.confidence[filled], calibration.accuracy[filled]], axis=-1)

@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
-from steinkern.targets.kfac.factors import number_of_pieces, second_moment, squares_in_pieces
+from steinkern.targets.kfac.factors import second_moment
 from tests.core.test_operators import dense_matrix, largest_array
 from tests.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
 
@@ -92,15 +92,6 @@ def test_a_large_factor_is_the_dense_one_within_its_blocks(largest, key):
     sizes = {1: [1] * 7, 2: [2, 2, 2, 1], 3: [3, 3, 1], 4: [4, 3], 7: [7], 8: [7]}[largest]
     mask = scipy.linalg.block_diag(*[np.ones((size, size)) for size in sizes])
     assert_close(dense_matrix(operator), mask * 0.3 * np.asarray(rows.T @ rows))
-
-
-def test_many_rows_are_added_up_in_pieces(key):
-    assert [number_of_pieces(count) for count in (8191, 8209, 12800, 1003520)] == [1, 1, 4, 245]  # 8209 is prime
-    rows = jr.normal(key, (12800, 3))
-    assert_close(squares_in_pieces(rows, 4), np.asarray(rows.T @ rows))
-    text = jax.jit(lambda rows: second_moment(rows, jnp.asarray(1.0), 8).matrix).trace(rows)
-    assert "4x3200x3" in text.lower(lowering_platforms=("cuda",)).as_text()
-    assert "4x3200x3" not in text.lower(lowering_platforms=("cpu",)).as_text()
 
 
 def test_large_sides_are_cut_into_blocks(generator):

@@ -10,6 +10,7 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
+from steinkern.targets.kfac import recording
 from tests.core.test_operators import dense_matrix
 from tests.kfac_cases import (
     NUM_DATA,
@@ -72,6 +73,22 @@ def test_factors_are_those_of_a_double_loop_over_examples_and_positions(case, sh
     assert len(actual) == len(case.blocks) == len(expected)
     for name, matrix in zip(case.blocks, actual, strict=True):
         np.testing.assert_allclose(matrix, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("case", [case for case in NETWORKS if "conv" in case.name], ids=lambda case: case.name)
+def test_convolutions_as_products_of_patches_give_the_same_factors(case, generator, monkeypatch):
+    """As they are computed on a GPU."""
+    network, data = filled(generator, case.make), case.data(generator, 2)
+    weights, rest = eqx.partition(network, eqx.is_inexact_array)
+    kfac = sk.KFAC(by_example(case.fast, rest), CATEGORICAL)
+    arguments = posterior(weights), flat(weights), examples(data)
+    plain = in_order(eqx.filter_jit(lambda *own: kfac(*own))(*arguments))
+    multiplied = []
+    monkeypatch.setattr(recording, "_multiplies_patches", lambda: multiplied.append(True) or True)
+    by_patches = in_order(eqx.filter_jit(lambda *own: kfac(*own))(*arguments))
+    for matrix, expected in zip(by_patches, plain, strict=True):
+        np.testing.assert_allclose(matrix, expected, rtol=1e-9, atol=1e-12)
+    assert bool(multiplied) != ("groups" in case.name or "depthwise" in case.name)
 
 
 @pytest.mark.parametrize("case", NETWORKS, ids=lambda case: case.name)

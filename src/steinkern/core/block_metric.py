@@ -1,6 +1,6 @@
 """Metrics of Kronecker products and of blocks, by the metrics of their factors and parts; see `metric`."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
@@ -104,7 +104,7 @@ class KroneckerMetric(AbstractMetric):
 
     def bilinear(self, vector: Vectors) -> Bilinear:
         # By one application of Q instead of one of R and one of Rᵀ. Damping bounds the condition of the factors.
-        if isinstance(self.left, FactorMetric) and isinstance(self.right, FactorMetric):
+        if has_factors(self):
             product = self.multiply(vector)
             return Bilinear(vector, product, product)
         return super().bilinear(vector)
@@ -141,6 +141,47 @@ class KroneckerMetric(AbstractMetric):
             return block.reshape(*many, rows * columns)
         weights = block[..., :-1].reshape(*many, rows * (columns - 1))
         return jnp.concatenate([weights, block[..., -1]], axis=-1)
+
+
+_Whole: TypeAlias = Literal["solve", "multiply"]
+
+
+def apply_to_shared(metrics: AbstractMetric, name: _Whole, vectors: Float[Array, "n d"]) -> Float[Array, "l n d"]:
+    """Q_l v or Q_l⁻¹ v of every metric of a batch and every vector."""
+    if not has_factors(metrics) or metrics.bias:
+        return _one_by_one(metrics, name, vectors)
+    return jax.lax.platform_dependent(
+        metrics,
+        vectors,
+        cuda=lambda metrics, vectors: left_factors_first(metrics, name, vectors),
+        default=lambda metrics, vectors: _one_by_one(metrics, name, vectors),
+    )
+
+
+def _one_by_one(metrics: AbstractMetric, name: _Whole, vectors: Float[Array, "n d"]) -> Float[Array, "l n d"]:
+    number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
+    each = jnp.broadcast_to(vectors, (number, *vectors.shape))  # one batch of products
+    return jax.vmap(lambda metric, own: getattr(metric, name)(own))(metrics, each)
+
+
+def left_factors_first(metrics: "KroneckerMetric", name: _Whole, vectors: Float[Array, "n d"]) -> Float[Array, "l n d"]:
+    """The same for Kronecker products, on a GPU: the left factors of all metrics are one product of matrices."""
+    left, right = (
+        factor.inverse if name == "solve" else factor.matrix
+        for factor in (metrics.left, metrics.right)
+        if isinstance(factor, FactorMetric)
+    )
+    blocks = vectors.reshape(vectors.shape[0], left.shape[1], right.shape[1])
+    moved = jnp.einsum("lab,nbi->lani", left, blocks, precision="highest")
+    rows = dot(moved.reshape(moved.shape[0], -1, moved.shape[3]), right)
+    return jnp.swapaxes(rows.reshape(moved.shape), 1, 2).reshape(moved.shape[0], *vectors.shape)
+
+
+def has_factors(metric: AbstractMetric) -> TypeGuard[KroneckerMetric]:
+    """Whether a metric is a Kronecker product of factors that are held as matrices."""
+    return isinstance(metric, KroneckerMetric) and all(
+        isinstance(factor, FactorMetric) for factor in (metric.left, metric.right)
+    )
 
 
 def _on_columns(factor: AbstractMetric, name: _Name, block: Float[Array, "*many a b"]) -> Float[Array, "*many a b"]:

@@ -1,7 +1,7 @@
 """Particles: pytrees with a leading particle axis at the public functions, one (n, d) array inside."""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 import equinox as eqx
@@ -99,7 +99,10 @@ class Layout(eqx.Module):
 def coordinate_names(name: str, shape: Sequence[int]) -> Iterator[str]:
     """The names of all coordinates of one array, such as "weights[2,0]"; a scalar keeps the name of the array."""
     own = name or "x"
-    return (f"{own}[{','.join(map(str, index))}]" if shape else own for index in np.ndindex(*shape))
+    if not shape:
+        return iter((own,))
+    places = ([str(place) for place in range(side)] for side in shape)
+    return (f"{own}[{','.join(index)}]" for index in product(*places))
 
 
 def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, PyTree]:

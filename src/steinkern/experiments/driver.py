@@ -114,7 +114,8 @@ def search(
     prepare_directory(directory)
     journal = Journal(directory / "search.json", study.bare_search)
     former = directory / "settings.json"
-    winners = {case: dict(own) for case, own in read_settings(study, former).items()} if former.exists() else {}
+    if former.exists():
+        read_settings(study, former)  # before any long work
 
     def work(case: str, method: str) -> Setting:
         cells = study.cells(method, case, tasks[case])
@@ -128,7 +129,10 @@ def search(
         return choose(f"{method} on {case}", cells, values)
 
     pieces = {(case, method): partial(work, case, method) for case in tasks for method in runs}
-    for (case, method), setting in run_jobs(pieces, number).items():
+    chosen = run_jobs(pieces, number)
+    # Read at the end: other processes may have searched other cases and methods meanwhile.
+    winners = {case: dict(own) for case, own in read_settings(study, former).items()} if former.exists() else {}
+    for (case, method), setting in chosen.items():
         winners.setdefault(case, {})[method] = setting
     write_json(former, {"winners": _without_case(study, winners)})
 

@@ -1,6 +1,11 @@
-"""The journal of an experiment: a JSON file of finished results, from which an interrupted experiment continues."""
+"""The journal of an experiment: a JSON file of finished results, from which an interrupted experiment continues.
 
+`python -m steinkern.experiments.journal INTO FROM ...` adds the results of other journals to one.
+"""
+
+import argparse
 import json
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -9,7 +14,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..core.files import environment, read_json
+from ..core.files import DirectoryLock, environment, read_json
 from ..core.types import check_count
 from .tables import write_json
 
@@ -20,7 +25,8 @@ Made = TypeVar("Made")
 class Journal:
     """Finished results by name, each with its inputs and with the versions of the libraries.
 
-    A result is used again only for equal inputs. Every `put` is on disk before it returns.
+    A result is used again only for equal inputs. Every `put` is on disk before it returns. Several processes may write
+    to one file: each keeps what the others have written.
 
     Args:
         path: the file.
@@ -44,10 +50,21 @@ class Journal:
         """Write a result; returns it as a later `get` does."""
         whole = {"made_from": made_from, "environment": environment(), "result": result}
         piece = json.loads(json.dumps(result if self._bare else whole))
-        with self._lock:  # `put` may be called by several threads
-            self._pieces[name] = piece
-            write_json(self.path, self._pieces)
+        self._write({name: piece})
         return piece if self._bare else piece["result"]
+
+    def merge(self, path: Path) -> None:
+        """Add the results of another journal, in place of those of the same name."""
+        self._write(_read(path, self._bare))
+
+    def _write(self, pieces: Mapping[str, Any]) -> None:
+        lock = DirectoryLock(self.path.parent)
+        with self._lock, lock:  # `put` may be called by several threads
+            while not lock.acquire():
+                time.sleep(0.01)
+            written = _read(self.path, self._bare) if self.path.exists() else {}
+            self._pieces = {**self._pieces, **written, **pieces}
+            write_json(self.path, self._pieces)
 
     def keep(self, name: str, made_from: Any, compute: Callable[[], Any]) -> Any:
         """The finished result of this name; where there is none, that of `compute`, which is written."""
@@ -101,3 +118,18 @@ def run_jobs(work: Mapping[Name, Callable[[], Made]], jobs: int) -> dict[Name, M
         if not future.cancelled():
             future.result()
     return {name: future.result() for name, future in running.items()}
+
+
+def main() -> None:
+    """The command that merges journals."""
+    parser = argparse.ArgumentParser(description="Add the results of other journals to one.")
+    parser.add_argument("into", type=Path, help="the journal that is written, which may be new")
+    parser.add_argument("journals", type=Path, nargs="+", help="later ones win")
+    options = parser.parse_args()
+    journal = Journal(options.into)
+    for path in options.journals:
+        journal.merge(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,10 +6,13 @@ for each of them, a compiled step has it once.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.metric import AbstractMetric, split_columns
+from ..core.block_metric import apply_to_shared, has_factors
+from ..core.metric import AbstractMetric, Bilinear, split_columns
+from ..core.pieces import long_products
 from ..core.types import Points
 from .bandwidth import AbstractBandwidth, Median
 from .distance import clear_rounding
@@ -54,12 +57,33 @@ def in_metric(metric: AbstractMetric, points: Points) -> InMetric:
     return InMetric(*zip(*forms, strict=True))
 
 
+def in_metrics(metrics: AbstractMetric, points: Points) -> InMetric:
+    """The points as each metric of a batch sees them: (l, n, b) arrays, or (n, b) where all metrics have the same."""
+    blocks = metrics.blocks()
+    pieces = split_columns(points, [block.size for block in blocks])
+    return InMetric(*zip(*(_bilinear(*pair) for pair in zip(blocks, pieces, strict=True)), strict=True))
+
+
+def _bilinear(metrics: AbstractMetric, points: Float[Array, "n b"]) -> Bilinear:
+    if has_factors(metrics):  # see `KroneckerMetric.bilinear`
+        products = apply_to_shared(metrics, "multiply", points)
+        return Bilinear(points, products, products)
+    number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
+    each = jnp.broadcast_to(points, (number, *points.shape))  # as one batch of products
+    return jax.vmap(lambda metric, own: metric.bilinear(own))(metrics, each)
+
+
+def batched_axes(seen: InMetric) -> Any:
+    """The axes of metrics in the arrays of `in_metrics`, for `jax.vmap`."""
+    return jax.tree.map(lambda block: 0 if block.ndim == 3 else None, seen)
+
+
 def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
     """(x_i − y_j)ᵀQ(x_i − y_j)."""
     if at.dimension <= _FEW_COORDINATES:
         return _by_differences(at, points)
     pairs = zip(at.left, points.right, strict=True)
-    cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
+    cross = _total([long_products(left, right) for left, right in pairs])
     squares = at.square()[:, None] + points.square()[None, :]
     return clear_rounding(squares - 2 * cross, squares, at.dimension)
 
@@ -69,7 +93,7 @@ def distances_within_metric(points: InMetric) -> Float[Array, "n n"]:
     if points.dimension <= _FEW_COORDINATES:
         return _by_differences(points, points)
     pairs = zip(points.left, points.right, strict=True)
-    cross = _total([jnp.matmul(left, right.T, precision="highest") for left, right in pairs])
+    cross = _total([long_products(left, right) for left, right in pairs])
     own = jnp.diagonal(cross)
     squares = own[:, None] + own[None, :]
     return clear_rounding(squares - (cross + cross.T), squares, points.dimension)

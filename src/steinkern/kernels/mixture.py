@@ -1,5 +1,6 @@
 """The mixture of preconditioned kernels, Eqs. (16) to (18): a metric of its own around every anchor."""
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import equinox as eqx
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..core.block_metric import apply_to_shared
 from ..core.metric import AbstractMetric, split_columns
 from ..core.particles import Scored
 from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_choice
@@ -16,9 +18,11 @@ from .in_metric import (
     InMetric,
     adapt_in_metric,
     bandwidth_in_metric,
+    batched_axes,
     distances_in_metric,
     distances_within_metric,
     in_metric,
+    in_metrics,
 )
 from .matrix import AbstractMatrixKernel, Isotropic, tilted_velocity
 from .preconditioned import Preconditioned, reads_distances_alone
@@ -76,7 +80,9 @@ class Mixture(AbstractMatrixKernel):
                 temperature = temperature(points)
             elif isinstance(temperature, Median):
                 rule = temperature
-                temperature = jnp.mean(jax.vmap(lambda own: bandwidth_in_metric(rule, own))(seen))
+                assert seen is not None
+                axes = (batched_axes(seen),)
+                temperature = jnp.mean(jax.vmap(lambda own: bandwidth_in_metric(rule, own), in_axes=axes)(seen))
             else:
                 temperature = jnp.mean(jax.vmap(temperature)(_whiten(metrics, points, anchors)))
         return cls(_adapt(base, metrics, points, anchors, seen), anchors, temperature, weighting)
@@ -132,28 +138,78 @@ class Mixture(AbstractMatrixKernel):
         metric, centre = self.parts.metric, centre_of(source.points)
         points, scores, anchors = (metric.arrange(array) for array in (source.points, source.scores, self.anchors))
         if here is there:
-            r2 = jax.vmap(distances_within_metric)(there.points)  # l n n
+            r2 = jax.vmap(distances_within_metric, in_axes=(batched_axes(there.points),))(there.points)  # l n n
         else:
-            r2 = jax.vmap(distances_in_metric)(here.points, there.points)  # l m n
+            axes = tuple(batched_axes(own.points) for own in (here, there))
+            r2 = jax.vmap(distances_in_metric, in_axes=axes)(here.points, there.points)  # l m n
         values, slopes = jax.vmap(lambda base, own: base.scalar.profile(own))(self.parts.base, r2)
         at_weights, weights = jnp.exp(here.log_weights), jnp.exp(there.log_weights) * source.weights[None]  # l m, l n
-        blocks = metric.for_arranged().blocks()
-        tilts, own_scores = self._tilts(points, anchors, there), split_columns(scores, [block.size for block in blocks])
-        pulls = [
-            jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, weights[:, :, None] * (own[None] + tilt))
-            for block, own, tilt in zip(blocks, own_scores, tilts, strict=True)
-        ]  # l n b
         offsets = jnp.concatenate([source.points - centre, jnp.ones_like(source.points[:, :1])], axis=1)
         ratio = jax.vmap(lambda base: base.scalar.constant_slope(at.dtype))(self.parts.base)
         if ratio is not None and at.shape[1] < at.shape[0]:  # k' = ratio × k: drive and repulsion in one product
             pushes = 2 * (ratio[:, None] * weights)[:, :, None] * offsets[None]
-            pull = metric.restore(jnp.concatenate(pulls, axis=2))
+            pull = metric.restore(jnp.concatenate(self._pulls(points, scores, anchors, weights, there), axis=2))
             sums = _sum_over_anchors(at_weights, values, pushes + jnp.pad(pull, ((0, 0), (0, 0), (0, 1))))
             return sums[:, :-1] - sums[:, -1:] * (at - centre)
-        drive = jnp.concatenate([_sum_over_anchors(at_weights, values, own) for own in pulls], axis=1)
-        slopes = 2 * jnp.sum(at_weights[:, :, None] * slopes * weights[:, None], axis=0)
-        sums = dot(slopes, offsets)
+        repulsion = 2 * jnp.sum(at_weights[:, :, None] * slopes * weights[:, None], axis=0)
+        if self.anchors is source.points:
+            pairs = at_weights[:, :, None] * values * weights[:, None]  # l m n
+            drive = self._drive(points, scores, anchors, there, pairs)
+            if (
+                self.weighting != "euclidean"
+            ):  # Σ_l Σ_j c_lij (z_l − y_j)/T, the rest of the tilts; its rows add up to 0
+                rate = 1 / cast_like(self.temperature, at)
+                repulsion = repulsion + rate * (jnp.sum(pairs, axis=2).T - jnp.sum(pairs, axis=0))
+        else:  # far from all anchors the tilts of the nearest one cancel exactly
+            pulls = self._pulls(points, scores, anchors, weights, there)
+            drive = jnp.concatenate([_sum_over_anchors(at_weights, values, own) for own in pulls], axis=1)
+        sums = dot(repulsion, offsets)
         return metric.restore(drive) + sums[:, :-1] - sums[:, -1:] * (at - centre)
+
+    def _pulls(
+        self, points: Points, scores: Points, anchors: Float[Array, "l d"], weights: Float[Array, "l n"], seen: "_Seen"
+    ) -> list[Float[Array, "l n b"]]:
+        """Q_l⁻¹ of the tilted scores, times the weights; by block."""
+        blocks = self.parts.metric.for_arranged().blocks()
+        own_scores = split_columns(scores, [block.size for block in blocks])
+        return [
+            jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, weights[:, :, None] * (own[None] + tilt))
+            for block, own, tilt in zip(blocks, own_scores, self._tilts(points, anchors, seen), strict=True)
+        ]
+
+    def _drive(
+        self,
+        points: Points,
+        scores: Points,
+        anchors: Float[Array, "l d"],
+        seen: "_Seen",
+        pairs: Float[Array, "l m n"],
+    ) -> Float[Array, "m d"]:
+        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)) with anchors at the particles, less what needs no metric.
+
+        A tilt is g_l − ḡ, of which ḡ(y_j) = Σ_m w_m g_m is the same for all anchors: every metric is applied to the
+        same s_j − ḡ_j. Q_l⁻¹ g_l = (z_l − y_j)/T is left to the caller; with Euclidean weights g_l is the same for all
+        points.
+        """
+        blocks = self.parts.metric.for_arranged().blocks()
+        sizes = [block.size for block in blocks]
+        weights = jnp.exp(seen.log_weights)
+        if self.weighting == "euclidean":
+            centred = (anchors - jnp.mean(anchors, axis=0, keepdims=True)) / cast_like(self.temperature, points)
+            means = split_columns(dot(weights.T, centred), sizes)
+            own: list[Array | None] = [*split_columns(centred, sizes)]
+        else:
+            means = [self._mean_tilt(weights, *pair) for pair in self._products(seen)]
+            own = [None] * len(sizes)
+        drives = []
+        for block, score, mean, offset in zip(blocks, split_columns(scores, sizes), means, own, strict=True):
+            pulls = apply_to_shared(block, "solve", score - mean)  # l n b
+            drive = jnp.tensordot(pairs, pulls, axes=((0, 2), (0, 1)), precision="highest")
+            if offset is not None:
+                each = jax.vmap(lambda metric, vector: metric.solve(vector))(block, offset[:, None])
+                drive = drive + dot(jnp.sum(pairs, axis=2).T, each[:, 0])
+            drives.append(drive)
+        return jnp.concatenate(drives, axis=1)
 
     def _see(self, points: Float[Array, "m d"], cloud: Points) -> "_Seen":
         """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
@@ -161,14 +217,21 @@ class Mixture(AbstractMatrixKernel):
         seen = _in_metrics(metrics, points, centre)
         if self.anchors is points:
             n = points.shape[0]
-            anchors = jax.tree.map(lambda leaf: leaf.reshape(n * n, 1, -1)[:: n + 1], seen)
+            anchors = jax.tree.map(
+                lambda leaf: leaf.reshape(-1, 1, leaf.shape[-1])[:: n + 1 if leaf.ndim == 3 else 1], seen
+            )
         else:
             offsets = metrics.arrange(self.anchors - centre)[:, None]
             anchors = jax.vmap(lambda metric, offset: in_metric(metric.for_arranged(), offset))(metrics, offsets)
         if self.weighting == "euclidean":
             squares = squared_distances(self.anchors, points)
+        elif self.anchors is points and points.shape[1] >= points.shape[0]:  # the distances that the velocity needs
+            r2 = jax.vmap(distances_within_metric, in_axes=(batched_axes(seen),))(seen)
+            squares = jnp.diagonal(r2, axis1=0, axis2=1).T
         else:
-            squares = jax.vmap(lambda own, anchor: own.square_from(anchor))(seen, anchors)
+            squares = jax.vmap(lambda own, anchor: own.square_from(anchor), in_axes=(batched_axes(seen), 0))(
+                seen, anchors
+            )
         exponents = -0.5 * squares / cast_like(self.temperature, points)
         return _Seen(seen, anchors, jax.nn.log_softmax(exponents + self._log_scales()[:, None], axis=0))
 
@@ -180,12 +243,21 @@ class Mixture(AbstractMatrixKernel):
             tilts = offsets[:, None] - dot(weights.T, offsets)[None]
             return split_columns(tilts, [block.size for block in self.parts.metric.blocks()])
 
-        def tilt(product: Float[Array, "l n b"], anchor: Float[Array, "l 1 b"]) -> Float[Array, "l n b"]:
-            pulled = jnp.einsum("ln,lnb->nb", weights, product, precision="highest")
-            mean = rate * (dot(weights.T, anchor[:, 0]) - pulled)
-            return rate * (anchor - product) - mean[None]
+        return [
+            rate * (anchor - product) - self._mean_tilt(weights, product, anchor)[None]
+            for product, anchor in self._products(seen)
+        ]
 
-        return [tilt(*pair) for pair in zip(seen.points.products, seen.anchors.products, strict=True)]
+    def _mean_tilt(
+        self, weights: Float[Array, "l n"], product: Float[Array, "l n b"], anchor: Float[Array, "l 1 b"]
+    ) -> Float[Array, "n b"]:
+        """Σ_m w_m g_m at every point."""
+        pulled = jnp.einsum("ln,lnb->nb", weights, product, precision="highest")
+        return (dot(weights.T, anchor[:, 0]) - pulled) / cast_like(self.temperature, product)
+
+    def _products(self, seen: "_Seen") -> Iterator[tuple[Float[Array, "l n b"], Float[Array, "l 1 b"]]]:
+        """Q_l times the points and times the anchors, by block."""
+        return zip(seen.points.products, seen.anchors.products, strict=True)
 
     def _log_scales(self) -> Float[Array, " l"]:
         logdets = jax.vmap(lambda metric: metric.logdet())(self.parts.metric)
@@ -206,7 +278,7 @@ class _Seen(NamedTuple):
     """Points in every anchor's metric."""
 
     points: InMetric
-    """Its arrays are (l, n, b)."""
+    """Its arrays are (l, n, b), or (n, b) where all metrics have the same."""
     anchors: InMetric
     """Every anchor in its own metric: (l, 1, b)."""
     log_weights: Float[Array, "l n"]
@@ -217,9 +289,7 @@ def _in_metrics(
 ) -> InMetric:
     """The points in all metrics. Bandwidth, temperature, weights and velocity share it."""
     centred = metrics.arrange(points - (centre_of(points) if centre is None else centre))
-    number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
-    each = jnp.broadcast_to(centred, (number, *centred.shape))  # as one batch of products, like that of the solves
-    return jax.vmap(lambda metric, own: in_metric(metric.for_arranged(), own))(metrics, each)
+    return in_metrics(metrics.for_arranged(), centred)
 
 
 def _whiten(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
@@ -242,7 +312,7 @@ def _adapt(
             scalar = adapt_in_metric(base.scalar, seen)
             return Preconditioned(Isotropic(scalar, base.precision, base.backend), metric)
 
-        return jax.vmap(from_distances)(metrics, seen)
+        return jax.vmap(from_distances, in_axes=(0, batched_axes(seen)))(metrics, seen)
     if not isinstance(base, Isotropic):  # it may depend on where the origin is
         return jax.vmap(lambda metric: Preconditioned(base, metric).adapt(points))(metrics)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...results import plot
 from ...results.plot.style import load, new_figure
-from ..methods import TITLES
+from ..methods import COLOURS, TITLES
 from ..study import Outcome
 from .scores import ENTROPY_BINS, pooled_calibration
 
@@ -25,7 +25,7 @@ def write_figures(directory: Path, outcome: Outcome) -> None:
             results = {TITLES[method]: outcome.results[case, method] for method in methods}
             compared = [TITLES[method] for method in methods if method in _COMPARED] or list(results)
             calibrations = {name: pooled_calibration(results[name]["calibration"]) for name in compared}
-            plot.save(plot.reliability(calibrations), directory / f"reliability_{case}.png")
+            plot.save(plot.reliability(calibrations, colours=COLOURS), directory / f"reliability_{case}.png")
             plot.save(_entropies(results, outcome.tasks[case].classes), directory / f"entropies_{case}.png")
 
 
@@ -45,7 +45,8 @@ def _entropies(results: dict[str, Any], classes: int) -> Any:
             inside, outside = np.sum(np.array(result["entropies"], float), axis=0)
             for counts, colour, label in ((inside, _INSIDE, "test images"), (outside, _OUTSIDE, "other images")):
                 density = counts / counts.sum() / (edges[1] - edges[0])
-                axes.stairs(density, edges, color=colour, fill=True, alpha=0.35, label=label)
+                axes.stairs(density, edges, color=colour, fill=True, alpha=0.15)
+                axes.stairs(density, edges, color=colour, linewidth=1.2, label=label)
             axes.set_title(name)
             axes.set_yscale("log")
             axes.spines[["top", "right"]].set_visible(False)

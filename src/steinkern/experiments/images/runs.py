@@ -1,8 +1,8 @@
 """The data and the runs of the image study: networks whose particles predict images that they have not seen.
 
 Runs of the same method share a program: which seeds and settings run in it are its arguments. All runs of a group go
-under one `vmap`, except for those of the mixture, which fill a GPU by themselves and go in turn. A lock lets one group
-at a time have the device, so that its seconds are its own while others compile.
+under one `vmap`, except for those of the mixture of a fully connected network, which fill a GPU by themselves and go in
+turn. A lock lets one group at a time have the device, so that its seconds are its own while others compile.
 """
 
 import time
@@ -66,7 +66,11 @@ class Task:
 
     def epochs_of(self, method: str) -> int:
         """Passes over the training rows."""
-        return self.epochs if isinstance(self.epochs, int) else self.epochs[method]
+        if isinstance(self.epochs, int):
+            return self.epochs
+        if method not in self.epochs:
+            raise ValueError(f"`--times` must hold the seconds of {method}, to run it for an equal time, got none.")
+        return self.epochs[method]
 
     def steps_of(self, method: str) -> int:
         """Minibatches of a run."""
@@ -111,9 +115,9 @@ class Run(NamedTuple):
     outside: Prediction
 
 
-def runs_at_once(method: str) -> int:
+def runs_at_once(method: str, network: str) -> int:
     """How many runs share one `vmap`."""
-    return 1 if method == "mixture" else SEEDS
+    return 1 if method == "mixture" and network == "mlp" else SEEDS
 
 
 def output(network: Any, example: PyTree) -> Float[Array, " classes"]:

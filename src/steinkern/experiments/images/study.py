@@ -104,24 +104,26 @@ class ImageStudy(Study):
         }
 
     def times_of(self, case: str, times: Path | None = None) -> dict[str, float]:
-        """By method the seconds of all runs of `EPOCHS` epochs with the network of a case."""
+        """By method the seconds of all runs of `EPOCHS` epochs with the network of a case; NaN where not timed."""
         try:
             found = (json.loads(self.file("times.json")) if times is None else read_json(times))[network_of(case)]
-            seconds = {method: float(found[method]) for method in self.methods}
+            seconds = {
+                method: float(found[method]) for method in self.methods if method == "mixture" or method in found
+            }
             if not all(0 < own < np.inf for own in seconds.values()):
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"`--times` must hold the seconds of every method on {network_of(case)}, for {case}. Run all methods "
-                f"with `--cases {network_of(case)}` first and give the times.json of that run."
+                f"`--times` must hold the seconds of the mixture and of every method to run on {network_of(case)}, for "
+                f"{case}. Run them with `--cases {network_of(case)}` first and give the times.json of that run."
             ) from error
-        return seconds
+        return {method: seconds.get(method, float("nan")) for method in self.methods}
 
     def epochs_of_equal_time(self, case: str, times: Path | None = None) -> dict[str, int]:
         """By method how many epochs take the time of the mixture's `EPOCHS`, at least one and at most `MOST_EPOCHS`."""
         seconds = self.times_of(case, times)
-        ratios = {method: seconds["mixture"] / own for method, own in seconds.items()}
-        return {method: int(np.clip(EPOCHS * ratios[method], 1, MOST_EPOCHS)) for method in self.methods}
+        ratios = {method: seconds["mixture"] / own for method, own in seconds.items() if own > 0}  # no NaN
+        return {method: int(np.clip(EPOCHS * ratio, 1, MOST_EPOCHS)) for method, ratio in ratios.items()}
 
     def key(self, case: str, method: str, task: Task) -> str:
         return f"{_name(case, method, task)}/seeds {task.seeds[0]} to {task.seeds[-1]}"
@@ -131,7 +133,7 @@ class ImageStudy(Study):
 
     def finish(self, journal: Journal, case: str, method: str, setting: Setting, task: Task) -> Any:
         """The result of all seeds; those that run together are a piece of the journal."""
-        at_once = runs_at_once(method)
+        at_once = runs_at_once(method, task.network)
         groups = [task.seeds[start : start + at_once] for start in range(0, len(task.seeds), at_once)]
         pieces = [
             super(ImageStudy, self).finish(journal, case, method, setting, replace(task, seeds=own)) for own in groups
@@ -158,7 +160,7 @@ class ImageStudy(Study):
 
     def cells(self, method: str, case: str, task: Task) -> list[Cell]:
         """The settings in groups that run together, all with one seed that is not reported."""
-        settings, at_once = settings_of(method), runs_at_once(method)
+        settings, at_once = settings_of(method), runs_at_once(method, task.network)
         cells = []
         for start in range(0, len(settings), at_once):
             own = settings[start : start + at_once]
@@ -172,7 +174,7 @@ class ImageStudy(Study):
 
         A smaller group is filled up with its last setting, so that all groups of a method share a program.
         """
-        count, at_once = len(cell.settings), runs_at_once(method)
+        count, at_once = len(cell.settings), runs_at_once(method, task.network)
         settings = [*cell.settings, *cell.settings[-1:] * (at_once - count)]
         runs, seconds = run_group(method, settings, [TUNING_SEED] * at_once, task)
         values = [-negative_log_likelihood(own.validation, task.validation.labels) for own in runs[:count]]

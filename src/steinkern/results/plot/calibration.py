@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def reliability(
-    calibrations: ClassCalibration | Mapping[str, ClassCalibration], *, title: str | None = None
+    calibrations: ClassCalibration | Mapping[str, ClassCalibration],
+    *,
+    title: str | None = None,
+    colours: Mapping[str, str] | None = None,
 ) -> "matplotlib.figure.Figure":
     """A reliability diagram: the accuracy of predicted classes against their mean probability, in bins.
 
@@ -28,6 +31,7 @@ def reliability(
     Args:
         calibrations: of `ClassProbabilities.calibration`; or several by their labels, to compare them.
         title: above the panel.
+        colours: by label; those without one take the next of the default colours.
     """
     shown = dict(calibrations) if isinstance(calibrations, Mapping) else {"": calibrations}
     if not shown or not all(isinstance(entry, ClassCalibration) for entry in shown.values()):
@@ -42,7 +46,8 @@ def reliability(
         figure = new_figure((3.2, 3.2 + 0.17 * len(shown) + (0.25 if title else 0.0)))
         axes: Any = figure.add_subplot()
         axes.plot([0, 1], [0, 1], color=QUIET, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
-        for (label, one), colour in zip(shown.items(), COLOURS[1:] + COLOURS[:1], strict=False):
+        for (label, one), default in zip(shown.items(), COLOURS[1:] + COLOURS[:1], strict=False):
+            colour = (colours or {}).get(label, default)
             filled = one.count > 0
             confidence, accuracy, count = one.confidence[filled], one.accuracy[filled], one.count[filled]
             axes.vlines(confidence, *_wilson(accuracy, count), color=colour, linewidth=0.9, zorder=2)

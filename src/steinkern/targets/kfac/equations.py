@@ -15,6 +15,7 @@ class Reading(NamedTuple):
     feature_axis: int
     groups: int
     inputs: Callable[..., Array]
+    result: Callable[[Array, Array], Array] | None = None
 
 
 Reader: TypeAlias = Callable[[Any, int, tuple[int, ...], int], Reading | str]
@@ -73,7 +74,16 @@ def read_convolution(equation: Any, place: int, axes: tuple[int, ...], output_ax
         moved = jnp.transpose(patches, (*places, 1 + spatial, *(first + axis for axis in order)))
         return moved.reshape(-1, groups, int(np.prod(moved.shape[first:])))
 
-    return Reading(numbers.out_spec[1], groups, inputs)
+    shape, feature_axis = equation.outvars[0].aval.shape, numbers.out_spec[1]
+
+    def result(rows: Array, weights: Array) -> Array:
+        filters = jnp.transpose(weights, numbers.rhs_spec)
+        filters = jnp.transpose(filters, (0, *(1 + axis for axis in order))).reshape(shape[feature_axis], -1)
+        products = jnp.matmul(rows[:, 0], filters.T, precision=parameters["precision"])
+        positions = [size for axis, size in enumerate(shape) if axis != feature_axis]
+        return jnp.moveaxis(products.reshape(*positions, -1), -1, feature_axis)
+
+    return Reading(feature_axis, groups, inputs, result if groups == 1 else None)
 
 
 def _patches(x: Array, window: list[int], spread: list[int], parameters: Any) -> Array:

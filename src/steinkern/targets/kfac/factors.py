@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 
 from ...core.metric import split_columns
 from ...core.operators import AbstractOperator, Blocks, Dense, Diagonal, Kronecker, Stack
+from ...core.pieces import long_squares
 from ...core.types import Scalar, Vector
 from .rules import DiagonalBlock, KroneckerBlock, Piece, UnitwiseBlock
 
@@ -139,7 +140,7 @@ def second_moment(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -
     """
     size = rows.shape[1]
     if size <= largest_side:
-        return Dense(scale * _squares(rows))
+        return Dense(scale * long_squares(rows))
     if largest_side == 1:
         return Diagonal(scale * jnp.sum(rows**2, axis=0))
     side = -(-size // -(-size // largest_side))  # as few blocks as possible, as even as possible
@@ -149,40 +150,6 @@ def second_moment(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -
     if count * side == size:
         return blocks
     return Blocks((blocks, second_moment(rows[:, count * side :], scale, largest_side)))
-
-
-_LONG, _NARROW, _PIECE = 8192, 64, 4096
-
-
-def _squares(rows: Float[Array, "n d"]) -> Float[Array, "d d"]:
-    """Σ r rᵀ over the rows r. On a GPU, many short rows are added up in pieces.
-
-    cuBLAS gives each matrix of a batch one block of threads, which takes the rows in turn: of 6 channels at a million
-    places, 62 ms for ten particles on an H200.
-    """
-    count, size = rows.shape
-    pieces = number_of_pieces(count) if size <= _NARROW else 1
-
-    def whole(rows: Array) -> Array:
-        return jnp.matmul(rows.T, rows, precision="highest")
-
-    if pieces == 1:
-        return whole(rows)
-    return jax.lax.platform_dependent(rows, cuda=lambda rows: squares_in_pieces(rows, pieces), default=whole)
-
-
-def squares_in_pieces(rows: Float[Array, "n d"], pieces: int) -> Float[Array, "d d"]:
-    """Σ r rᵀ over the rows r, the sum of those of so many equal pieces."""
-    parts = rows.reshape(pieces, -1, rows.shape[1])
-    return jnp.sum(jnp.einsum("cni,cnj->cij", parts, parts, precision="highest"), axis=0)
-
-
-def number_of_pieces(length: int) -> int:
-    """The divisor of a length that comes closest to pieces of `_PIECE`; 1 for a short one or where none comes close."""
-    if length < _LONG:
-        return 1
-    near = [count for count in range(2, length // 1024 + 1) if length % count == 0 and length // count <= 4 * _PIECE]
-    return min(near, key=lambda count: abs(length // count - _PIECE), default=1)
 
 
 def _plus_diagonal(operator: AbstractOperator, entries: Vector) -> AbstractOperator:

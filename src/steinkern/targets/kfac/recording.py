@@ -97,13 +97,30 @@ def _evaluate(
         elif isinstance(step, Loop):
             results, found = _evaluate_loop(equation, step, operands, inner_marks(step, given), taps)
         else:
-            results, found = _apply(equation, operands), []
             if isinstance(step, Use):
-                results, found = [results[0] + taps.pop(0)], [step.inputs(*operands)]
+                rows = step.inputs(*operands)
+                results, found = [_apply_weights(step, equation, operands, rows) + taps.pop(0)], [rows]
+            else:
+                results, found = _apply(equation, operands), []
         mark_results(equation, step, marks)
         inputs += found
         values.update(zip(equation.outvars, results, strict=True))
     return [read(result) for result in jaxpr.outvars], inputs
+
+
+def _apply_weights(use: Use, equation: Any, operands: list[Any], rows: Array) -> Array:
+    """The result of a use. On a GPU a convolution is a product of its patches, which are there as its inputs.
+
+    The particles' filters are batched there, and cuDNN runs the gradients of such convolutions group by group: those of
+    LeNet's second layer took 10 ms of an H200 for 10 particles, 128 images and 10 classes.
+    """
+    if use.result is None or not _multiplies_patches():
+        return _apply(equation, operands)[0]
+    return use.result(rows, operands[1])
+
+
+def _multiplies_patches() -> bool:
+    return jax.default_backend() == "gpu"
 
 
 def _apply(equation: Any, operands: list[Any]) -> list[Any]:

@@ -63,6 +63,7 @@ class Use(NamedTuple):
         groups: the number of groups of a convolution.
         inputs: maps the equation's operands to the inputs, (positions, groups, inputs), or to the indices of a lookup,
             (positions,).
+        result: of a convolution, computes the result as a product of the inputs and the weights; `None` elsewhere.
         lengths: the lengths of the enclosing scans, outermost first.
     """
 
@@ -72,6 +73,7 @@ class Use(NamedTuple):
     feature_axis: int
     groups: int
     inputs: Callable[..., Array]
+    result: Callable[[Array, Array], Array] | None = None
     lengths: tuple[int, ...] = ()
 
     def idle_tap(self) -> Array:
@@ -207,7 +209,8 @@ def _weight_step(equation: Any, given: list[Mark | None], weights: list[int]) ->
     if not isinstance(reading, Reading):
         raise _refusal(layer, f"the model uses it by the operation `{name}`, {reading}")
     result = equation.outvars[0].aval
-    return Use(layer, result.shape, result.dtype, reading.feature_axis, reading.groups, reading.inputs)
+    axes = reading.feature_axis, reading.groups
+    return Use(layer, result.shape, result.dtype, *axes, reading.inputs, reading.result)
 
 
 def marks_of_operands(equation: Any, marks: Marks) -> list[Mark | None]:

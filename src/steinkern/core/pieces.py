@@ -1,0 +1,59 @@
+"""Products of matrices with a long common axis and few rows, added up in pieces on a GPU.
+
+cuBLAS gives each matrix of a batch one block of threads, which walks along the common axis. On an H200 the squares of
+6 channels at a million places took 62 ms for ten particles, and the products of ten points in 314,000 coordinates
+3.4 ms for ten anchors; 0.1 ms in pieces.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+_LONG, _NARROW, _PIECE = 8192, 64, 2048
+
+
+def long_squares(rows: Float[Array, "n d"]) -> Float[Array, "d d"]:
+    """Σ r rᵀ over the rows r."""
+    count, size = rows.shape
+    pieces = number_of_pieces(count) if size <= _NARROW else 1
+
+    def whole(rows: Array) -> Array:
+        return jnp.matmul(rows.T, rows, precision="highest")
+
+    if pieces == 1:
+        return whole(rows)
+    return jax.lax.platform_dependent(rows, cuda=lambda rows: squares_in_pieces(rows, pieces), default=whole)
+
+
+def long_products(left: Float[Array, "m d"], right: Float[Array, "n d"]) -> Float[Array, "m n"]:
+    """The products a·b of all rows a of `left` and b of `right`."""
+    pieces = number_of_pieces(left.shape[1]) if max(left.shape[0], right.shape[0]) <= _NARROW else 1
+
+    def whole(left: Array, right: Array) -> Array:
+        return jnp.matmul(left, right.T, precision="highest")
+
+    if pieces == 1:
+        return whole(left, right)
+    return jax.lax.platform_dependent(
+        left, right, cuda=lambda left, right: products_in_pieces(left, right, pieces), default=whole
+    )
+
+
+def squares_in_pieces(rows: Float[Array, "n d"], pieces: int) -> Float[Array, "d d"]:
+    """Σ r rᵀ over the rows r, the sum of those of so many equal pieces."""
+    parts = rows.reshape(pieces, -1, rows.shape[1])
+    return jnp.sum(jnp.einsum("cni,cnj->cij", parts, parts, precision="highest"), axis=0)
+
+
+def products_in_pieces(left: Float[Array, "m d"], right: Float[Array, "n d"], pieces: int) -> Float[Array, "m n"]:
+    """The products of all rows, the sum of those of so many equal pieces of them."""
+    a, b = (rows.reshape(rows.shape[0], pieces, -1) for rows in (left, right))
+    return jnp.sum(jnp.einsum("mck,nck->cmn", a, b, precision="highest"), axis=0)
+
+
+def number_of_pieces(length: int) -> int:
+    """The divisor of a length that comes closest to pieces of `_PIECE`; 1 for a short one or where none comes close."""
+    if length < _LONG:
+        return 1
+    near = [count for count in range(2, length // 1024 + 1) if length % count == 0 and length // count <= 4 * _PIECE]
+    return min(near, key=lambda count: abs(length // count - _PIECE), default=1)

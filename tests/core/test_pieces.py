@@ -1,0 +1,51 @@
+"""Long products of matrices: in pieces on a GPU, at once elsewhere, with the same result."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import steinkern as sk
+from steinkern.core.pieces import (
+    long_products,
+    long_squares,
+    number_of_pieces,
+    products_in_pieces,
+    squares_in_pieces,
+)
+from steinkern.kernels.in_metric import distances_in_metric, distances_within_metric, in_metric
+
+
+def test_pieces_are_equal_and_of_about_two_thousand():
+    assert [number_of_pieces(count) for count in (8191, 8209, 12800, 314000, 1003520)] == [1, 1, 8, 157, 490]
+
+
+def test_pieces_add_up_to_the_whole(key):
+    rows, others = (jr.normal(own, (12800, 3)) for own in jr.split(key))
+    np.testing.assert_allclose(squares_in_pieces(rows, 4), np.asarray(rows.T @ rows), rtol=1e-9, atol=1e-9)
+    products = products_in_pieces(rows.T, others.T[:2], 4)
+    np.testing.assert_allclose(products, np.asarray(rows.T @ others[:, :2]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"), [(long_squares, (12800, 3)), (lambda rows: long_products(rows, rows), (3, 12800))]
+)
+def test_only_programs_for_a_gpu_have_pieces(function, shape):
+    traced = jax.jit(jax.vmap(function)).trace(jax.ShapeDtypeStruct((2, *shape), jnp.float32))
+    cuda, cpu = (traced.lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu"))
+    pieces = "2x8x1600x3" if shape[0] > shape[1] else "2x3x8x1600"
+    assert pieces in cuda
+    assert pieces not in cpu
+
+
+def test_distances_in_many_coordinates_have_pieces_on_a_gpu(key):
+    metric = sk.Kronecker(sk.Dense(jnp.eye(4, dtype=jnp.float32)), sk.Dense(jnp.eye(3200, dtype=jnp.float32)))
+    metric = metric.factorise(0.1)
+
+    def distances(points):
+        seen = in_metric(metric, points)
+        return distances_within_metric(seen), distances_in_metric(seen.rows(slice(2)), seen)
+
+    traced = jax.jit(distances).trace(jax.ShapeDtypeStruct((3, 12800), jnp.float32))
+    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("3x8x1600") > 1
