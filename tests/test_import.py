@@ -18,6 +18,8 @@ import steinkern
 from steinkern._exports import MODULE_OF, MODULES, PACKAGES
 from steinkern._moved import MOVED, RENAMED
 
+pytestmark = pytest.mark.thorough
+
 EXTRAS = ("arviz", "blackjax", "matplotlib", "numpyro", "openpyxl", "pooch", "pymc", "pytensor", "sklearn", "typer")
 CODE = f"""
 import sys
@@ -126,7 +128,6 @@ def test_modules_are_attributes_of_their_packages(package):
         "import steinkern.result; steinkern.result.Result",
     ],
 )
-@pytest.mark.every(4)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_cache_is_switched_on_by_the_first_use(use, tmp_path):
     said = run(f"{use}; import jax; print(jax.config.jax_compilation_cache_dir)", STEINKERN_CACHE=str(tmp_path))

@@ -20,6 +20,8 @@ from tests.odd_inputs import (
     leaves,
 )
 
+pytestmark = pytest.mark.thorough
+
 KINDS = {**SAME_NUMBERS, **NO_ANSWER, **EITHER, **SHAPES}
 
 # A sample of the battery below: every kind once or so, on functions that are quickly called.
@@ -96,13 +98,11 @@ def check(edge: str, kind: str) -> None:
         np.testing.assert_allclose(np.asarray(ours, np.float64), theirs, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize(("edge", "kind"), SAMPLE)
 def test_an_odd_array_is_taken_right_or_refused_by_name(edge, kind):
     check(edge, kind)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("edge", ARRAYS)
 def test_every_odd_array_is_taken_right_or_refused_by_name(edge):
     wrong = []
@@ -114,7 +114,6 @@ def test_every_odd_array_is_taken_right_or_refused_by_name(edge):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("edge", SLOW_ARRAYS)
 @pytest.mark.parametrize("kind", ["int64", "big-endian", *NO_ANSWER, "complex", "ragged"])
 def test_sample_takes_odd_arrays_right_or_refuses_them(edge, kind):

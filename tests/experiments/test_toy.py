@@ -17,6 +17,8 @@ from steinkern.experiments.toy.runs import Task, first_particles, sampler, traje
 from steinkern.experiments.toy.study import RIVALS, TUNING_SEEDS
 from steinkern.experiments.toy.targets import PAPER, TARGETS
 
+pytestmark = pytest.mark.thorough
+
 STUDY = toy.Toy()
 RECORDED = driver.read_settings(STUDY, None)
 
@@ -42,7 +44,6 @@ def test_recorded_step_sizes_are_not_at_the_edge_of_their_grid(name):
         assert min(sizes) < setting["step_size"] < max(sizes), method
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("method", STUDY.methods)
 def test_trajectory_is_what_fit_computes(method):
     target = TARGETS["double_banana"]
@@ -71,7 +72,6 @@ def small_search(monkeypatch):
     monkeypatch.setitem(TARGETS, "star", replace(TARGETS["star"], reported_iteration=3))
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("small_search")
 def test_search_goes_on_where_it_stopped_and_the_winner_is_the_best_of_its_log(tmp_path, monkeypatch):
     def search():
@@ -88,7 +88,6 @@ def test_search_goes_on_where_it_stopped_and_the_winner_is_the_best_of_its_log(t
     assert search() == [first, settings]
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("small_search")
 def test_evaluated_setting_is_the_mean_over_tuning_seeds():
     task = Task(TARGETS["star"], (1000, 1001), 3)
@@ -136,7 +135,6 @@ def test_methods_that_are_finished_are_not_run_again(monkeypatch, tmp_path):
     assert None in np.array(resumed["star/mixture"]["result"]["flow"], object)
 
 
-@pytest.mark.thorough
 def test_rows_hold_every_method_and_the_paired_differences(short_run):
     rows = {(row.method, row.metric): row for row in short_run.rows()}
     assert {method for method, _ in rows} == {*STUDY.methods, *(f"mixture-{rival}" for rival in RIVALS), "exact"}
@@ -148,7 +146,6 @@ def test_rows_hold_every_method_and_the_paired_differences(short_run):
         assert paired.stderr == pytest.approx(np.std(values[0] - values[1], ddof=1) / np.sqrt(3))
 
 
-@pytest.mark.thorough
 def test_table_and_verdicts_agree_with_the_rows(short_run):
     rows = {(row.method, row.metric): row for row in short_run.rows()}
     own = rows["mixture", "log_mmd2@30"]
@@ -164,7 +161,6 @@ def test_table_and_verdicts_agree_with_the_rows(short_run):
     assert lines[-1].endswith("on 1 of 1 (star)." if below else "on none.")
 
 
-@pytest.mark.thorough
 def test_verdict_says_so_where_a_rival_wins(short_run):
     scores = short_run.scores["star"]
     better = {name: values - 3 - 0.01 * np.arange(3) for name, values in scores["mixture"].items()}
@@ -179,7 +175,6 @@ def test_shown_iterations_hold_the_paper_s():
     assert Task(target, (0,), 10).iterations.max() == 10
 
 
-@pytest.mark.thorough
 def test_row_of_exact_draws_is_near_the_value_that_theory_gives(short_run):
     # E MMD² of n exact draws against the law is (1 − E k(x, x'))/n; Jensen puts the mean log below its log.
     assert -6.5 < short_run.row("star", "exact", "log_mmd2").mean < np.log(1 / 50)

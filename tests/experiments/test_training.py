@@ -11,6 +11,8 @@ import pytest
 import steinkern as sk
 from steinkern.experiments.training import measured_run
 
+pytestmark = pytest.mark.thorough
+
 NUM_DATA, BATCH = 20, 4
 FEATURES = np.random.default_rng(0).standard_normal((NUM_DATA, 2))
 
@@ -73,7 +75,6 @@ def test_a_run_is_the_loop_of_its_steps_measured_at_the_checkpoints(name, key):
     assert_same(actual, by_hand(key, sampler, points, checkpoints))
 
 
-@pytest.mark.thorough
 def test_runs_of_several_settings_and_seeds_under_vmap_are_those_of_each(key):
     points = jr.normal(key, (5, 2))
     rates, keys = jnp.array([0.3, 0.1, 0.01]), jr.split(key, 3)

@@ -19,6 +19,8 @@ from steinkern.inference.automatic.randomness import even_noise
 from steinkern.inference.automatic.second_component import find_second_component, has_been_visited, second_scale
 from tests import calibration
 
+pytestmark = pytest.mark.thorough
+
 
 def bound(function, d=2):
     return sk.LogDensity(function).bind(jnp.zeros(d))
@@ -114,7 +116,6 @@ def test_a_density_that_curves_upwards_is_no_gaussian_at_rest():
     assert float(jnp.max(jnp.abs(found.cloud(noise)))) < 20
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("improper", ["2 cos", "separated"])
 def test_chains_that_run_away_are_divergence_and_no_particle_is_infinite(improper):
     features = np.random.default_rng(0).normal(size=(40, 2))
@@ -134,7 +135,6 @@ def test_chains_that_run_away_are_divergence_and_no_particle_is_infinite(imprope
         assert np.all(np.isfinite(result.points))
 
 
-@pytest.mark.thorough
 def test_a_density_with_an_edge_that_is_not_declared_warns_and_is_not_far_off():
     with pytest.warns(sk.SteinWarning, match="the density has an edge"):
         result = sk.sample(jr.key(0), lambda x: jnp.where(x[0] > 0, -0.5 * x[0] ** 2, -jnp.inf), np.ones(1))
@@ -159,7 +159,6 @@ def test_a_second_maximum_of_the_bound_over_scales_is_another_part():
     assert second_scale(np.maximum(one, -0.5 - (places - 1) ** 2), 10.0) is None  # no valley between
 
 
-@pytest.mark.thorough
 def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other():
     d = 4
     target = bound(two_parts(0.5, 0.0, 0.1, 2.0, d), d)
@@ -180,7 +179,6 @@ def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other():
     assert find_second_component(look, nearest_gaussian(look, np.ones(d))[0]) is None
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("log_density", "start"),
     [
@@ -204,7 +202,6 @@ def test_half_of_the_mass_is_not_called_converged(log_density, start):
 # Funnels, bends and modes.
 
 
-@pytest.mark.thorough
 def test_a_funnel_warns():
     for seed in range(3):  # of 100 runs, 20 keys and funnels of 3 to 10 dimensions, with two versions of JAX, all did
         with pytest.warns(sk.SteinWarning):
@@ -213,7 +210,6 @@ def test_a_funnel_warns():
         assert any("funnel" in text for text in result.warnings)
 
 
-@pytest.mark.thorough
 def test_along_a_sharp_bend_errors_are_as_stated_and_particles_stand_on_the_ridge(tmp_path):
     def banana(x):
         return -(x[0] ** 2) / 8 - (x[1] - x[0] ** 2 / 4) ** 2 / 0.18
@@ -231,7 +227,6 @@ def test_along_a_sharp_bend_errors_are_as_stated_and_particles_stand_on_the_ridg
     assert 'class="status warn"' in results[0].report(tmp_path).read_text(encoding="utf-8")
 
 
-@pytest.mark.thorough
 def test_four_separate_modes_have_their_shares_though_one_start_was_given():
     centres = jnp.array([[-4.0, -4.0], [4.0, -4.0], [-4.0, 4.0], [4.0, 4.0]])
     shares = jnp.log(jnp.array([0.4, 0.3, 0.2, 0.1]))
@@ -273,7 +268,6 @@ def test_errors_are_those_of_plain_means_where_steins_identity_does_not_hold(edg
     assert np.mean(np.abs(off) > 4 * np.asarray(stated)) <= 0.1
 
 
-@pytest.mark.thorough
 def test_stated_errors_are_those_of_the_particles_over_fifty_targets():
     means, sds = [], []
     with warnings.catch_warnings():

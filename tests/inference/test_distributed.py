@@ -14,6 +14,8 @@ import pytest
 
 import steinkern as sk
 
+pytestmark = pytest.mark.thorough
+
 HERE = Path(__file__).parents[1]
 
 
@@ -29,7 +31,6 @@ def found():
     return json.loads(run.stdout.splitlines()[-1])
 
 
-@pytest.mark.thorough
 def test_velocities_are_those_of_one_device(found):
     for kernel, difference in found["float64"].items():
         assert difference < 1e-12, kernel
@@ -37,13 +38,11 @@ def test_velocities_are_those_of_one_device(found):
         assert difference < 1e-5, kernel
 
 
-@pytest.mark.thorough
 def test_whole_fits_are_those_of_one_device(found):
     for sampler, difference in found["fits"].items():
         assert difference < 1e-9, sampler  # float64, and ten steps of Adagrad that magnify its rounding
 
 
-@pytest.mark.thorough
 def test_a_device_needs_memory_for_its_share_and_one_block(found):
     # Eight times the particles on eight devices, so the share of each is what one device has alone; the ring adds a
     # block of points, scores and weights that is held and one that is coming.

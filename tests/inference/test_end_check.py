@@ -12,6 +12,8 @@ import pytest
 import steinkern as sk
 from steinkern.inference.end_check import data_passes
 
+pytestmark = pytest.mark.thorough
+
 STILL, SLOW, NOTHING = optax.sgd(1e-3), optax.sgd(1e-6), optax.sgd(0.0)  # one object, one program
 
 
@@ -221,7 +223,7 @@ NETWORK_LIKE = sk.matrix_svgd(
     ("sampler", "named", "left_out"),
     [
         (sk.svgd(optimiser=STILL), ["IMQ()", "matrix_svgd", "Graphical"], ["Median()"]),
-        pytest.param(sk.svgd(sk.IMQ(), STILL), ["matrix_svgd"], ["IMQ()"], marks=pytest.mark.thorough),
+        (sk.svgd(sk.IMQ(), STILL), ["matrix_svgd"], ["IMQ()"]),
         (NETWORK_LIKE, ["particles span at most 7 of the 20", "held-out"], ["IMQ()", "matrix_svgd", "Median()"]),
     ],
     ids=["plain", "imq", "network"],
@@ -241,7 +243,6 @@ def test_particles_that_run_away_are_told_to_go_slower():
 # Checks that fail themselves.
 
 
-@pytest.mark.every(2)
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 @pytest.mark.parametrize(
     "run",

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
 DATA = jnp.array([[0.5, 1.0], [1.5, 0.0]])
 
 # ArviZ and what it plots with warn of their own future, and of the single chain.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture
@@ -79,7 +79,6 @@ def test_arviz_summarises_the_particles(result, data):
     np.testing.assert_allclose(table["mean"].astype(float)["scale"], result.particles["scale"].mean(), rtol=1e-3)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("plot", ["plot_forest", "plot_posterior plot_dist", "plot_ppc plot_ppc_dist", "plot_pair"])
 def test_the_usual_plots_of_arviz_take_the_result(data, plot):
     function = next(getattr(arviz, name) for name in plot.split() if hasattr(arviz, name))
@@ -251,7 +250,6 @@ def test_the_log_likelihood_can_be_left_out(result):
     assert "log_likelihood" not in str(result.to_arviz(DATA, log_likelihood=False))
 
 
-@pytest.mark.thorough
 def test_attributes_tell_that_particles_are_no_chain_and_how_good_they_are():
     sampled = sk.sample(jr.key(0), lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), 20)
     data = sampled.to_arviz()

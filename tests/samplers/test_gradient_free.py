@@ -11,6 +11,8 @@ import pytest
 import steinkern as sk
 from steinkern.kernels import reference
 
+pytestmark = pytest.mark.thorough
+
 N, D = 7, 2
 BASE = sk.Isotropic(sk.RBF(0.9))
 SHIFT = 1.7
@@ -118,7 +120,6 @@ def one_mode(x):
     return -0.5 * jnp.sum((x - 1) ** 2)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "mean", "variance"), [(one_mode, 1.0, 1.0), (two_modes, 0.0, 2.75)], ids=["gaussian", "two modes"]
 )

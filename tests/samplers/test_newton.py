@@ -16,6 +16,8 @@ from steinkern.kernels import reference
 from steinkern.samplers.newton import newton_matrices, newton_velocity
 from tests.cases import random_positive_definite, random_scored
 
+pytestmark = pytest.mark.thorough
+
 # Compiling these takes longer than running them.
 jit = partial(eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0})
 N, D = 6, 3
@@ -138,7 +140,6 @@ def speed(sampler, points):
     return sampler.step(jr.key(0), sampler.init(target, points), target)[1].velocity_norm
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("newton", "gradient"), PAIRS.values(), ids=PAIRS.keys())
 @pytest.mark.parametrize("first", ["newton", "gradient"])
 def test_newton_and_gradient_descent_rest_at_the_same_points(newton, gradient, first, key):

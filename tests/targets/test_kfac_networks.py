@@ -31,6 +31,8 @@ from tests.kfac_cases import (
     measured_in,
 )
 
+pytestmark = pytest.mark.thorough
+
 
 class Mixed(eqx.Module):
     """Layers deep in the tree between parameters of other kinds, a scalar output, and a layer of a scalar input."""

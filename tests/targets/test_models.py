@@ -16,6 +16,8 @@ from scipy.special import expit
 import steinkern as sk
 from steinkern.targets.models import NetworkPrior, RegressionNetwork
 
+pytestmark = pytest.mark.thorough
+
 SIZES = (3, 4, 2)
 NOISE = sk.GaussianNoise()
 
