@@ -1,6 +1,7 @@
 """Puts the tables of `results/*/table.md` into `docs/results/*.md` (`make results-pages`).
 
-Rows without a result are left out. `default_tables` does the same for `docs/default.md`.
+Rows without a result are left out. `default_tables` does the same for `docs/default.md`, and `filled_speed` for
+`docs/speed.md`.
 """
 
 import re
@@ -8,6 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 _NO_RESULT = re.compile(r"^\|[^|]*\|(?: not run: data absent \|)+\n", flags=re.M)
+SPEED = ROOT / "docs" / "speed.md"
+_FIRST = re.compile(r"(<!-- first calls -->\n).*?(<!-- end of first calls -->)", flags=re.S)
 _TABLES = re.compile(r"(<!-- tables -->\n).*?(<!-- end of tables -->)", flags=re.S)
 
 
@@ -23,9 +26,16 @@ def filled(page: Path) -> str:
     return _TABLES.sub(lambda match: match[1] + "\n" + "\n".join(tables) + "\n" + match[2], page.read_text())
 
 
+def filled_speed() -> str:
+    """The text of `docs/speed.md` with the table of first calls between its two marks."""
+    table = (ROOT / "benchmarks" / "results" / "first.md").read_text()
+    return _FIRST.sub(lambda match: match[1] + table + match[2], SPEED.read_text())
+
+
 if __name__ == "__main__":
     from default_tables import PAGE, filled_default  # beside this file
 
     PAGE.write_text(filled_default())
+    SPEED.write_text(filled_speed())
     for path in pages():
         path.write_text(filled(path))

@@ -190,8 +190,8 @@ def test_the_table_of_the_gpu_is_that_of_the_benchmark():
     assert (ROOT / "benchmarks" / "results" / "gpu.md").read_text() in (ROOT / "docs" / "scale.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["fits.md", "fits-gpu.md"])
-def test_the_tables_of_fits_are_those_of_the_benchmark(name):
+@pytest.mark.parametrize("name", ["fits.md", "fits-gpu.md", "first.md"])
+def test_the_tables_of_whole_calls_are_those_of_the_benchmark(name):
     assert (ROOT / "benchmarks" / "results" / name).read_text() in (ROOT / "docs" / "speed.md").read_text()
 
 
