@@ -32,7 +32,7 @@ help:
 	@echo "make bench-kfac-peer  the factors of KFAC beside those of kfac-jax"
 	@echo "make bench-networks  steps of networks by KFAC beside ensembles; BESIDE=DIRECTORY for another version's src, GPU=1 on a machine with one"
 	@echo "make bench-scaling  memory and agreement over virtual devices"
-	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda12] in the environment"
+	@echo "make bench-gpu  the velocity of many particles on this machine's GPU; needs jax[cuda13] in the environment"
 	@echo "make bench-posteriors  everyday posteriors, nothing tuned: sample beside SVGD, Laplace, Pathfinder and NUTS"
 	@echo "make results-pages  put the tables of results/ into docs/results"
 	@echo "make docs-pictures  run the code on the pages of the docs and put the pictures it makes into docs/images"

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
@@ -39,6 +40,8 @@ def test_examples_run_as_printed_and_print_what_is_said(page: Path, as_installed
     double = "import pymc" in page.read_text()  # PyTensor switches JAX to double precision
     if double:
         pytest.importorskip("pymc")
+    if "import arviz" in page.read_text() and int(version("arviz").partition(".")[0]) >= 1:
+        pytest.skip("the page is written for ArviZ 0.23, and says what 1.0 has in its place")
     monkeypatch.chdir(tmp_path)
     with jax.enable_x64(double), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         outputs = pictures.run_page(page)

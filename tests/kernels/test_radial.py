@@ -188,7 +188,7 @@ def test_every_kernel_goes_through_the_gpu_kernel():
     kernel = sk.Preconditioned(sk.Isotropic(sk.RBF(), precision="fastest"), metric).adapt(source.points)
     found = kernel.velocity(source.points, source)
     truth = sk.Preconditioned(sk.RBF(kernel.base.scalar.bandwidth), metric)
-    exact = radial_velocity(truth.base.scalar, truth._whitened(source).points, truth._whitened(source), backend="dense")
+    exact = radial_velocity(truth.base.scalar, truth._whiten(source).points, truth._whiten(source), backend="dense")
     error = relative(found, np.asarray(jax.vmap(metric.unwhiten)(exact), np.float64))
     assert 1e-6 < error < BOUNDS["fastest"]  # not the dense one
 

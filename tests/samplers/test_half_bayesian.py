@@ -97,6 +97,7 @@ def test_nothing_shared_but_constants_is_the_fully_bayesian_fit(key):
     np.testing.assert_array_equal(half.shared["unused"], jnp.ones(3))
 
 
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # one step goes nowhere
 def test_shared_parameters_move_along_the_mean_gradient(key):
     x, y = regression(key)
     particles, shared = sk.split(start(4), "a")

@@ -182,6 +182,7 @@ def test_runs_leave_nothing_behind_for_one_another(points):
     assert sampler.rule.kernel.scalar.bandwidth == sk.Median()
 
 
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # three steps are too few
 def test_the_arrays_of_the_caller_are_not_written_to(points):
     given = {"particles": points.copy(), "anchors": points[:2] + 0.1, "data": np.arange(10.0), "hessian": np.eye(2)}
     for array in given.values():

@@ -127,7 +127,7 @@ def doubts(comparison: Comparison, held: HeldAside, names: list[str]) -> Iterato
                 f"chains from the particles move slowly in {names[place]!r} (R-hat {comparison.r_hat:.2f}), so that "
                 "they cannot tell whether its mean and spread are right: ",
                 Phrase.SAMPLE,
-                ". A hierarchy is better written non-centred.",
+                ". If the target is a hierarchy, write it non-centred.",
             )
     elif max(float(seen.mean_error.max()), float(seen.sd_error.max())) > UNSETTLED:
         worst = names[int(np.argmax(np.maximum(seen.mean_error, seen.sd_error)))]
