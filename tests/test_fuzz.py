@@ -184,6 +184,7 @@ def check(case: Case) -> str:
     return result.status.value
 
 
+@pytest.mark.slow(reason="25 fits of whatever can be asked for")
 @pytest.mark.usefixtures("as_installed")
 @fuzzed(FEW)
 @given(cases(FEW_PROGRAMS))

@@ -39,6 +39,7 @@ def test_only_programs_for_a_gpu_have_pieces(function, shape):
     assert pieces not in cpu
 
 
+@pytest.mark.thorough
 def test_distances_in_many_coordinates_have_pieces_on_a_gpu(key):
     metric = sk.Kronecker(sk.Dense(jnp.eye(4, dtype=jnp.float32)), sk.Dense(jnp.eye(3200, dtype=jnp.float32)))
     metric = metric.factorise(0.1)
