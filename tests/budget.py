@@ -13,7 +13,7 @@ try:
 except ImportError:  # Windows, which does not count what children took
     resource = None
 
-MOST_SECONDS, MOST_SHARE = 5.0, 0.04
+MOST_SECONDS, MOST_SHARE = 5.0, 0.02
 """A test over its budget takes more than both, in processor seconds and of the whole run.
 
 The share scales with the machine; the seconds are for runs with a warm compilation cache, in which all tests are cheap.

@@ -80,7 +80,7 @@ def test_left_factors_first_gives_the_same_products(key, name):
     np.testing.assert_allclose(apply_to_shared(metrics, name, points), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.every(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("weighting", ["exact", "no_determinant", "euclidean"])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_velocity_of_a_mixture_in_more_coordinates_than_particles_is_its_definition(key, weighting, elsewhere):

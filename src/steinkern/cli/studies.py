@@ -82,7 +82,7 @@ def command(study: Study) -> Callable[..., None]:
         parameters.append(_option("methods", str, ",".join(study.methods), "Comma-separated; all by default."))
     if study.parallel:
         parameters.append(_option("jobs", int | None, None, _JOBS))
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
     run.__doc__ = f"{study.help}\n\n    Finished runs are kept in OUT and not run again."
     return run
 

@@ -25,11 +25,11 @@ from typing import Any, BinaryIO
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 try:
     import msvcrt
 except ImportError:  # not Windows
-    msvcrt = None  # type: ignore[assignment]
+    msvcrt = None  # type: ignore[assignment]  # a module there
 
 PARTIAL = ".partial"
 """The suffix of temporary files."""
@@ -232,7 +232,7 @@ def _lock(handle: int) -> None:
     if fcntl is not None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     elif msvcrt is not None:
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]  # on Windows only
     else:
         raise OSError(errno.ENOTSUP, "This system has no locks")
 

@@ -57,6 +57,7 @@ UNCLEAR_PARTICLES = 30
 """With n fewer particles, shifts and spreads beyond `FEW_PARTICLES / n` times the two above are unclear. Smaller ones
 pass, because draws of a bent target can have them."""
 FEW_PARTICLES = 60
+"""See `UNCLEAR_PARTICLES`."""
 FEWEST_PARTICLES = 4
 """With fewer particles standard errors have so few degrees of freedom that nothing is significant."""
 OUTWARD = 0.2

@@ -46,7 +46,7 @@ def on_copied_arrays(thing: T) -> T:
             object.__setattr__(new, name, part)
         return new
     if is_wide_array(thing):
-        return np.array(thing)  # type: ignore[return-value]
+        return np.array(thing)  # type: ignore[return-value]  # `thing` is an array
     graph = Graph()
     root = graph.add(thing)
     leading = graph.leading_to_arrays()
