@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 _NO_RESULT = re.compile(r"^\|[^|]*\|(?: not run: data absent \|)+\n", flags=re.M)
 SPEED = ROOT / "docs" / "speed.md"
 _FIRST = re.compile(r"(<!-- first calls -->\n).*?(<!-- end of first calls -->)", flags=re.S)
-_TABLES = re.compile(r"(<!-- tables -->\n).*?(<!-- end of tables -->)", flags=re.S)
+_TABLES = re.compile(r"(<!-- tables(?:: (\w+))? -->\n).*?(<!-- end of tables -->)", flags=re.S)
 
 
 def pages() -> list[Path]:
@@ -20,10 +20,15 @@ def pages() -> list[Path]:
 
 
 def filled(page: Path) -> str:
-    """The text of a page with the tables of its study between the two marks."""
-    made = (ROOT / "results" / page.stem / "table.md").read_text()
-    tables = re.findall(r"(?:^\|.*\n)+", _NO_RESULT.sub("", made), flags=re.M)
-    return _TABLES.sub(lambda match: match[1] + "\n" + "\n".join(tables) + "\n" + match[2], page.read_text())
+    """The text of a page with the tables of its study between the marks; a mark may name a folder in the study's."""
+    folder = ROOT / "results" / page.stem
+
+    def with_tables(match: re.Match[str]) -> str:
+        made = (folder / (match[2] or "") / "table.md").read_text()
+        tables = re.findall(r"(?:^\|.*\n)+", _NO_RESULT.sub("", made), flags=re.M)
+        return match[1] + "\n" + "\n".join(tables) + "\n" + match[3]
+
+    return _TABLES.sub(with_tables, page.read_text())
 
 
 def filled_speed() -> str:

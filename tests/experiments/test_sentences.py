@@ -133,9 +133,27 @@ def test_runs_with_all_weights_as_particles_are_other_runs():
     assert "all_weights" not in half.protocol()
     assert whole.protocol() == {**half.protocol(), "all_weights": True}
     assert STUDY.key("mr", "sgld", whole) == "mr/sgld/all weights/1 folds"
-    assert STUDY.cells("average", "mr", whole)[0].key == "mr/average/all weights/damping 0.01"
+    assert STUDY.setting({}, "mr", "average", whole) == {"step_sizes": [1e-3, 3e-3, 1e-2], "damping": 0.1}
+    assert STUDY.setting({}, "mr", "sgld", whole) == {"step_sizes": [0.1, 0.3, 1.0]}
+    with pytest.raises(ValueError, match=r"`--tune` has nothing to search with `--all-weights`"):
+        STUDY.tuning_tasks(all_weights=True)
     rule = sampler("mixture", 0.1, 0.37, num_data=50, all_weights=True).sampler.rule
     assert rule.per_block
+
+
+def test_the_validation_rows_of_each_fold_choose_the_step_size():
+    corpus, vectors = generate_corpus(60)
+    task = prepare(corpus, vectors, (0, 1), epochs=1, all_weights=True)
+    sizes = [1e-5, 1e-2]
+    done = STUDY.run("point", {"step_sizes": sizes}, task)
+    alone = [STUDY.run("point", {"step_size": [size] * 2}, task) for size in sizes]
+    for fold in range(2):
+        values = [own["validation"][0][fold] for own in alone]
+        best = int(np.argmax(values))
+        assert done["step_size"][fold] == sizes[best]
+        # Programs of other shapes add up float32 in another order, and an epoch of steps magnifies that.
+        ours, theirs = (own["now"]["log_likelihood"][fold] for own in (done, alone[best]))
+        assert ours == pytest.approx(theirs, abs=1e-3)
 
 
 @pytest.mark.usefixtures("small")

@@ -11,7 +11,8 @@ validation part of its training rows; no fold's choice sees its test rows. All m
 the matrix variants three dampings for each. Dropout, the network's step sizes and the readout's average were settled
 with the point estimate on validation rows of three folds, which are test rows of other folds.
 
-With `--all-weights` the weights of the GRU are particles too, and the word vectors alone are shared; see `cells`.
+With `--all-weights` the weights of the GRU are particles too, and the word vectors alone are shared; see `cells`. A run
+then has three step sizes at once, and the validation rows of every fold choose among them.
 """
 
 import json
@@ -35,6 +36,9 @@ STEP_SIZES = (1e-4, 1e-3, 1e-2, 1e-1)
 """The particles' step sizes that are searched, for every method."""
 DAMPINGS = (0.01, 0.1, 1.0)
 """The dampings of the metric that are searched, where there is one."""
+LANGEVIN_SIZES = {"sgld": (0.1, 0.3, 1.0), "psgld": (3e-5, 1e-4, 3e-4)}
+WHOLE_SIZES, WHOLE_DAMPING = (1e-3, 3e-3, 1e-2), 0.1
+"""Where all weights are particles: the step sizes of a run by Adam, and the damping."""
 TABLE_2 = json.loads(read_file(__package__, "paper.json"))
 """The numbers that the paper prints: metric, dataset, method."""
 _QUICK_EPOCHS, _QUICK_FOLDS, _QUICK_STEP, _QUICK_DAMPING = 10, 2, 3e-3, 0.1
@@ -68,7 +72,9 @@ class Sentences(Study):
             "of the data directory.",
         ] = None,
         folds: Annotated[int, "How many of the ten folds to run."] = FOLDS,
-        all_weights: Annotated[bool, "The GRU's weights are particles too, with KFAC."] = False,
+        all_weights: Annotated[
+            bool, "The GRU's weights are particles too, with KFAC; step sizes are chosen within the run."
+        ] = False,
     ) -> Mapping[str, Task]:
         if isinstance(folds, bool) or not isinstance(folds, int) or not 1 <= folds <= FOLDS:
             raise ValueError(f"`--folds` must be a whole number from 1 to {FOLDS}, got {folds!r}.")
@@ -97,6 +103,8 @@ class Sentences(Study):
     def tuning_tasks(self, **options: Any) -> Mapping[str, Task]:
         if options.get("folds", FOLDS) != FOLDS:
             raise ValueError("`--tune` searches settings for all folds: leave out `--folds`.")
+        if options.get("all_weights"):
+            raise ValueError("`--tune` has nothing to search with `--all-weights`, which chooses within the run.")
         return self.tasks(**options)
 
     def key(self, case: str, method: str, task: Task) -> str:
@@ -106,13 +114,21 @@ class Sentences(Study):
         return {"settings": [setting], "epochs": task.epochs, **task.protocol()}
 
     def run(self, method: str, setting: Setting, task: Task) -> dict[str, Any]:
-        """The checks, and the test scores of both readouts where early stopping stopped them."""
-        checks, measured = run_folds(method, [setting], task)
-        done = {"checks": checks, "validation": rounded(measured.stop_early(_readout(method)).validation)}
+        """The checks, and the test scores of both readouts where early stopping stopped them.
+
+        Of several step sizes each fold has the one with the highest validation log-likelihood.
+        """
+        settings = _candidates(setting, len(task.folds))
+        checks, measured = run_folds(method, settings, task)
+        validation = measured.stop_early(_readout(method)).validation
+        best = np.argmax(np.where(np.isfinite(validation), validation, -np.inf), axis=0)
+        done: dict[str, Any] = {"checks": checks, "validation": rounded(validation)}
+        if len(settings) > 1:
+            done["step_size"] = [setting["step_sizes"][which] for which in best]
         for readout in READOUTS:
             kept = measured.stop_early(readout)
-            scores = {metric: rounded(values[0]) for metric, values in kept.test._asdict().items()}
-            done[readout] = {"check": kept.check[0].tolist(), **scores}
+            scores = {metric: rounded(_of_best(values, best)) for metric, values in kept.test._asdict().items()}
+            done[readout] = {"check": _of_best(kept.check, best).tolist(), **scores}
         return done
 
     def scores(self, method: str, result: Any, task: Task) -> Scores:
@@ -138,6 +154,9 @@ class Sentences(Study):
         if case == QUICK:
             damping = [_QUICK_DAMPING] * FOLDS if method in PRECONDITIONED else None
             chosen = {QUICK: {method: without_none({"step_size": [_QUICK_STEP] * FOLDS, "damping": damping})}}
+        elif task.all_weights:
+            sizes = list(LANGEVIN_SIZES.get(method, WHOLE_SIZES))
+            return {"step_sizes": sizes} | ({"damping": WHOLE_DAMPING} if method in PRECONDITIONED else {})
         whole = super().setting(chosen, case, method, task)
         return {name: values[: len(task.folds)] for name, values in whole.items()}
 
@@ -147,7 +166,7 @@ class Sentences(Study):
         for damping in DAMPINGS if method in PRECONDITIONED else (None,):
             settings = [without_none(own) for own in grid(step_size=STEP_SIZES, damping=(damping,))]
             per_fold = [{name: [value] * FOLDS for name, value in own.items()} for own in settings]
-            key = f"{case}/{method}{_suffix(task)}" + ("" if damping is None else f"/damping {damping:g}")
+            key = f"{case}/{method}" + ("" if damping is None else f"/damping {damping:g}")
             cells.append(Cell(key, per_fold, {"settings": per_fold, "epochs": task.epochs, **task.protocol()}))
         return cells
 
@@ -210,6 +229,19 @@ class Sentences(Study):
             from .figures import write_dots  # matplotlib may be missing where the runs are made
 
             write_dots(directory / "scores.png", outcome)
+
+
+def _candidates(setting: Setting, folds: int) -> list[Setting]:
+    """The settings of a run, each with a value for every fold."""
+    if "step_sizes" not in setting:
+        return [setting]
+    rest = {name: [value] * folds for name, value in setting.items() if name != "step_sizes"}
+    return [{"step_size": [size] * folds, **rest} for size in setting["step_sizes"]]
+
+
+def _of_best(values: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """From values (settings, folds) those of each fold's best setting."""
+    return np.take_along_axis(np.asarray(values), best[None], axis=0)[0]
 
 
 def _suffix(task: Task) -> str:
