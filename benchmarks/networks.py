@@ -3,11 +3,12 @@
     python -m benchmarks.networks [--cases NAME ...] [--rounds 10] [--at-once] [--beside DIRECTORY] [--json PATH]
 
 10 particles, batches of 128, random data. The mixture has an anchor at every particle. Curvature is measured every 5
-steps and factorised every 10, as in the studies. Each contender has a process of its own, and the processes take turns
-round by round. A step is timed by a callback, which the library calls after the first third of a fit and at its end:
-the checks at the end of a fit, which take seconds, do not count. The best round is reported. Rows of other cases that
-the file of `--json` has are kept. `--beside` names the `src` folder of another version, whose processes take turns with
-these. With `--at-once` all processes compile at the same time, and first calls are not reported.
+steps and factorised every 10, as in the studies; the methods "-drawn" measure it by one label drawn from the model.
+Each contender has a process of its own, and the processes take turns round by round. A step is timed by a callback,
+which the library calls after the first third of a fit and at its end: the checks at the end of a fit, which take
+seconds, do not count. The best round is reported. Rows of other cases that the file of `--json` has are kept.
+`--beside` names the `src` folder of another version, whose processes take turns with these. With `--at-once` all
+processes compile at the same time, and first calls are not reported.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-METHODS = ("ensemble", "vanilla", "average", "mixture")
+METHODS = ("ensemble", "vanilla", "average", "mixture", "average-drawn", "mixture-drawn")
 NETWORKS = {"64-32-10": 40, "784-400-400-10": 100, "lenet": 100}
 """Cases, and the steps of a third of a fit of the mixture."""
 LONGER = {"cpu": {"ensemble": 10, "vanilla": 10, "average": 3}, "gpu": {"ensemble": 3, "vanilla": 3, "average": 2}}
@@ -91,13 +92,16 @@ def prepare(case: str, method: str) -> Callable[..., Any]:
         lambda parameters, example: sk.Categorical().log_prob(model(parameters, example), example[1]),
         num_data=ROWS,
     )
-    curvature, mixed = sk.KFAC(model, sk.Categorical()), {**MIXTURE, "temperature": sk.Median()}
+    curvature: Any = sk.KFAC(model, sk.Categorical())
+    if method.endswith("-drawn"):
+        curvature = sk.KFAC(model, sk.Categorical(), draws=1)
+    mixed = {**MIXTURE, "temperature": sk.Median()}
     sampler: Any = {
         "ensemble": lambda: sk.ensemble(1e-3),
         "vanilla": lambda: sk.svgd(optimiser=1e-3),
         "average": lambda: sk.matrix_svgd("average", curvature, optimiser=1e-3, **KFAC),
         "mixture": lambda: sk.matrix_svgd("mixture", curvature, optimiser=1e-3, **KFAC, **mixed),
-    }[method]()
+    }[method.removesuffix("-drawn")]()
 
     def run(steps: int, **more: Any) -> Any:
         options: dict[str, Any] = {"num_steps": steps, "batch_size": BATCH, "record_every": steps, "progress": False}
@@ -115,7 +119,8 @@ def child(case: str, method: str) -> None:
 
     warnings.simplefilter("ignore")
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
-    run, steps = prepare(case, method), NETWORKS[case] * LONGER[jax.default_backend()].get(method, 1)
+    run, longer = prepare(case, method), LONGER[jax.default_backend()]
+    steps = NETWORKS[case] * longer.get(method.removesuffix("-drawn"), 1)
 
     def first() -> float:
         start = time.perf_counter()
@@ -172,7 +177,10 @@ class Contender:
 def start(case: str, sources: dict[str, Path]) -> dict[str, Contender]:
     """The contenders of a case by name."""
     return {
-        f"{method}{suffix}": Contender(source, case, method) for suffix, source in sources.items() for method in METHODS
+        f"{method}{suffix}": Contender(source, case, method)
+        for suffix, source in sources.items()
+        for method in METHODS
+        if not (suffix and method.endswith("-drawn"))  # the earlier version may not draw labels
     }
 
 
