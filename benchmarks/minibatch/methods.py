@@ -60,17 +60,14 @@ def _moments(recorded: np.ndarray, averaged: bool) -> tuple[np.ndarray, np.ndarr
 
 
 def stein(posterior: Posterior, batch_size: int, seed: int) -> Outcome:
-    """`fit` without a sampler; all its epochs are counted, those before the first step included."""
+    """`fit` without a sampler: its particles, and all its epochs, those of the checks included."""
     result = sk.fit(
         jr.key(seed), posterior.target, data=posterior.data, start=jnp.zeros(posterior.dim), num_particles=PARTICLES,
-        batch_size=batch_size, record_every=10, record_particles=True, progress=False, throw=False,
+        batch_size=batch_size, progress=False, throw=False,
     )  # fmt: skip
-    spent = result.settings["cost"]["epochs"]
-    before = spent - _epochs(result.num_steps, posterior, batch_size)
-    recorded = np.asarray(result.history.particles, np.float64)
-    means, sds = _moments(np.concatenate([recorded, np.asarray(result.points, np.float64)[None]]), averaged=False)
-    epochs = np.append(before + _epochs(result.history.step, posterior, batch_size), spent)
-    return Outcome(epochs, means, sds, bool(result.warnings))
+    points = np.asarray(result.points, np.float64)
+    means, sds = _moments(points[None], averaged=False)
+    return Outcome(np.array([result.settings["cost"]["epochs"]]), means, sds, bool(result.warnings))
 
 
 def by_fit(method: str, size: float, posterior: Posterior, batch_size: int, epochs: float, seed: int) -> Outcome:

@@ -1,7 +1,7 @@
 """Posteriors by minibatches: `fit` without a sampler beside SGLD, pSGLD, a mean-field Gaussian and SVGD.
 
     python -m benchmarks.minibatch.run [--posteriors NAME ...] [--batches 32 ...] [--methods NAME ...] [--workers 1]
-                                       [--gpu]
+                                       [--gpu] [--keep-references]
 
 Reference means and standard deviations are those on all rows (see `references`). A row of results is the largest error
 of a mean, in reference standard deviations, the largest relative error of a standard deviation, and the epochs at which
@@ -184,6 +184,7 @@ def main() -> None:
     parser.add_argument(
         "--journal", type=Path, default=Path("out/minibatch.json"), help="the runs, from which it goes on"
     )
+    parser.add_argument("--keep-references", action="store_true", help="take those that the file of --json has")
     parser.add_argument("--workers", type=int, default=1, help="runs at once")
     parser.add_argument("--gpu", action="store_true", help="on a GPU, which all workers share")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="journals whose runs are added")
@@ -202,6 +203,8 @@ def main() -> None:
         journal.merge(path)
     every = jobs_of(options.posteriors, options.batches, options.methods)
     left = {name: job for name, job in every.items() if journal.get(name, None) is None}
+    if options.keep_references:
+        left = {name: job for name, job in left.items() if job["method"] in METHODS}
     groups: dict[str, dict[str, Job]] = {}
     for name, job in left.items():  # one process for those that share a program, unless they are long
         together = job["method"] in METHODS and (options.gpu or number_of_rows(job["posterior"]) < LONG)

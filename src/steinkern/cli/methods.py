@@ -102,7 +102,7 @@ def run_sampler(
         except DivergedError as diverged:
             return diverged.result, True
         if result.status is not Status.STOPPED and steps >= LONG_ENOUGH and not _draws_minibatches(loaded):
-            result, _ = compare_with_chains(loop_key, result, loaded.data)
+            result = compare_with_chains(loop_key, result, loaded.data).result
     return result, False
 
 

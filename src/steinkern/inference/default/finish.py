@@ -1,7 +1,7 @@
 """After the run of a `fit` without a sampler: the comparison with chains held aside, and what follows from it."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,14 +20,26 @@ from ..automatic.second_component import SecondComponent, has_been_visited
 from ..automatic.whitening import Whitening
 from ..end_check import LEAST_BATCHES, SHARE
 from .held_aside import HeldAside, affordable, compare, doubts, run_held_aside
+from .minibatch import Sampled, too_noisy
 from .plan import Plan
 from .refine import refine, worth_refining
+from .rescale import rescale, worth_rescaling
 from .thin import thin
 
 FAR_SHIFT = 0.15
 """With minibatches: mean scores times standard deviations, 0 at draws, beyond which the particles are reported."""
 FAR_SPREAD = (0.75, 1.3)
 """With minibatches: spreads, 1 at draws, outside of which the particles are reported."""
+
+
+class Compared(NamedTuple):
+    """A result with its comparison with chains held aside."""
+
+    result: Result
+    spent: np.ndarray
+    """Values, gradients, Hessians and batches of them."""
+    rows: float = 0.0
+    """With minibatches: the rows that were visited."""
 
 
 def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: int | None) -> Result:
@@ -38,24 +50,27 @@ def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: in
         result: of the run.
         plan: of the run.
         data: of the `fit`.
-        batch_size: of the `fit`. With minibatches there are no chains: Stein's identity is checked more strictly.
+        batch_size: of the `fit`. With minibatches Stein's identity is checked more strictly, too.
     """
     result = replace(result, target=plan.target.bind(jax.tree.map(lambda leaf: leaf[0], result.particles)))
     result = replace(result, warnings=(*result.warnings, *plan.warnings))
-    spent = plan.spent + len(result.points) * result.num_steps * np.array([0, 1, 0, 0])
-    spent = spent + np.array([0, 0, 0, result.num_steps])
-    if batch_size is None and result.status not in (Status.DIVERGED, Status.STOPPED):
-        result, chains = compare_with_chains(key, result, data, plan.other, refining=True, number=plan.num_returned)
+    flow, steps = len(result.points), result.num_steps
+    spent = plan.spent + np.array([0, flow * steps, 0, steps])
+    visited = 0.0
+    if result.status not in (Status.DIVERGED, Status.STOPPED):
+        result, chains, visited = compare_with_chains(
+            key, result, data, plan.other, refining=True, number=plan.num_returned, sampled=plan.sampled
+        )
         spent = spent + chains
+        if batch_size is not None:
+            result = replace(result, warnings=(*result.warnings, *_doubts_by_identity(result, flow)))
     elif result.status is not Status.DIVERGED:
-        if batch_size is not None and result.status is not Status.STOPPED:
-            result = replace(result, warnings=(*result.warnings, *_doubts_by_identity(result)))
-        result = _thinned(key, result, data, batch_size, plan.num_returned)
+        result = _thinned(key, result, data, plan.num_returned)
     cost: dict[str, float] = dict(zip(("values", "gradients", "hessians", "sequential"), map(int, spent), strict=True))
     if batch_size is not None:
         rows = batch_length(with_columns(data))
-        batches = result.num_steps + max(SHARE * result.num_steps, LEAST_BATCHES)  # and those of the check at the end
-        cost["epochs"] = plan.epochs + min(batches * batch_size / rows, result.num_steps * batch_size / rows + 1)
+        of_check = min(max(SHARE * steps, LEAST_BATCHES) * batch_size, rows)
+        cost["epochs"] = float(plan.epochs + (steps * batch_size + of_check + visited) / rows)
     result = replace(result, settings={**result.settings, "cost": cost})
     if result.warnings and result.status is Status.CONVERGED:
         fails = Notice("at-rest-and-fails", "the particles came to rest, and checks did not pass: see the warnings.")
@@ -71,44 +86,52 @@ def compare_with_chains(
     *,
     refining: bool = False,
     number: int | None = None,
-) -> tuple[Result, np.ndarray]:
+    sampled: Sampled | None = None,
+) -> Compared:
     """A copy of a result with its comparison with chains held aside and their warnings, and what that took.
 
     Args:
         key: draws what the chains need.
-        result: of a run on all data.
+        result: of a run.
         data: of the run.
         other: mass that the particles may not have reached; reported unless the chains meet it.
-        refining: refine particles that differ from the chains by the mixture kernel, where that helps.
+        refining: change particles that differ from the chains, where that helps: by the mixture kernel, and with
+            minibatches by the moments of the chains.
         number: of particles to keep, as support points of all.
+        sampled: for a run with minibatches, the target and the rows of the chains in place of all data.
     """
     d = result.points.shape[1]
-    if not affordable(d):
-        result = replace(result, warnings=(*result.warnings, _not_compared(d)))
-        return _thinned(key, result, data, None, number), np.zeros(4, int)
-    held = hold_chains(key, result.target, result, data)
-    comparison, spent = compare(np.asarray(result.points, np.float64), held), held.spent
-    if refining and worth_refining(result, comparison):
-        refined, more = refine(key, result, data, held)
+    target, rows = (result.target, data) if sampled is None else sampled
+    problem = _not_compared(d) if not affordable(d) else sampled and _noise_on(sampled, result)
+    if problem:
+        result = replace(result, warnings=(*result.warnings, problem))
+        return Compared(_thinned(key, result, data, number), np.zeros(4, int))
+    held = hold_chains(key, target, result, rows)
+    comparison, spent, changed = compare(np.asarray(result.points, np.float64), held), held.spent, result
+    if refining and sampled is not None and worth_rescaling(comparison):
+        changed = rescale(result, held, sampled)
+    elif refining and sampled is None and worth_refining(result, comparison):
+        changed, more = refine(key, result, data, held)
         spent = spent + more
-        if refined is not result:  # the chains that chose the refined particles cannot judge them
-            result, held = refined, hold_chains(key, refined.target, refined, data, again=True)
-            comparison, spent = compare(np.asarray(result.points, np.float64), held), spent + held.spent
+    if changed is not result:  # the chains that changed the particles cannot judge them
+        result, held = changed, hold_chains(key, target, changed, rows, again=True)
+        comparison, spent = compare(np.asarray(result.points, np.float64), held), spent + held.spent
     if number is not None and number < len(result.points):
-        result = _thinned(key, result, data, None, number)
+        result = _thinned(key, result, data, number)
         comparison = compare(np.asarray(result.points, np.float64), held)
     warnings = (*result.warnings, *doubts(comparison, held, _names(result)))
     if other is not None and not has_been_visited(other, held.draws.points):
         warnings = (*warnings, other.notice())
-    return replace(result, comparison=comparison, warnings=warnings), spent
+    visited = 0.0 if sampled is None else float(spent[3] * batch_length(with_columns(rows)))
+    return Compared(replace(result, comparison=comparison, warnings=warnings), spent, visited)
 
 
-def _thinned(key: KeyLike, result: Result, data: Batch, batch_size: int | None, number: int | None) -> Result:
+def _thinned(key: KeyLike, result: Result, data: Batch, number: int | None) -> Result:
     """The result with `number` particles, support points of those that it has."""
     if number is None or number >= len(result.points):
         return result
     random = generators(as_concrete_key(key), 5)[4]
-    rows = result.target.batch(jax.tree.map(np.asarray, with_columns(data)), batch_size)
+    rows = result.target.batch(jax.tree.map(np.asarray, with_columns(data)), result.settings["batch_size"])
     return thin(random, result, _whitening(result), number, rows)
 
 
@@ -127,6 +150,15 @@ def hold_chains(key: KeyLike, target: AbstractTarget, result: Result, data: Batc
         return run_held_aside(random, bound, points.astype(dtype), _whitening(result), batch)
 
 
+def _noise_on(sampled: Sampled, result: Result) -> Notice | None:
+    """A notice where the sample is too small for chains."""
+    first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.particles)
+    points = np.asarray(result.points, np.float64)
+    with double_precision(sampled.target, first, sampled.rows) as (wide, inner):
+        bound, particle, rows = bind(inner, first, sampled.rows, wide)
+        return too_noisy(bound, points.astype(jax.tree.leaves(particle)[0].dtype), rows)
+
+
 def _whitening(result: Result) -> Whitening:
     if isinstance(result.sampler, Untuned):
         return Whitening.of(result.sampler.metric)
@@ -138,13 +170,13 @@ def _whitening(result: Result) -> Whitening:
     return Whitening.of_precision(1 / np.where(variance > 0, variance, 1))
 
 
-def _doubts_by_identity(result: Result) -> tuple[Notice, ...]:
-    """Warnings from Stein's identity at the particles, with limits as narrow as the answers should be."""
+def _doubts_by_identity(result: Result, flow: int) -> tuple[Notice, ...]:
+    """Warnings from Stein's identity at the particles of the flow, with limits as narrow as the answers should be."""
     verdict = result.verdict
     if verdict.passed is None or not len(verdict.shift.value):
         return (_unchecked(verdict.note),)
     shift, spread = verdict.shift, verdict.spread
-    far = np.abs(shift.value) - 2 * _row_error(shift.error, len(result.points)) > FAR_SHIFT
+    far = np.abs(shift.value) - 2 * _row_error(shift.error, flow) > FAR_SHIFT
     off = (spread.value < FAR_SPREAD[0]) | (spread.value > FAR_SPREAD[1])
     if not (far.any() or off.any()):
         return ()

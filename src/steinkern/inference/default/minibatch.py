@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.notices import Notice, Phrase, RefusalError
 from ...core.programs import compiled
-from ...core.types import Batch, PyTree, Vector
+from ...core.types import Batch, Points, PyTree, Vector
 from ...targets.centred import CentredPosterior, centre_posterior
 from ...targets.checks import batch_length
 from ...targets.target import AbstractTarget, Posterior
@@ -24,6 +24,17 @@ MOST_DIMENSIONS = 200
 _PASSES = 5  # the most passes over all rows in Newton's method
 _CLOSE = 0.1  # a Newton step, in standard deviations a coordinate, after which the centre is close enough
 _BLOCK = 1024  # rows at a time in a pass
+CHAIN_EPOCHS, CHAIN_BATCHES = 3.0, 700
+"""The passes over the data that chains held aside may cost, and the batches that they see one after another."""
+_FEW, _NOISY = 32, 0.1  # the least rows of the chains, and the largest noise of the log density on them, in nats
+
+
+class Sampled(NamedTuple):
+    """What chains held aside see in place of all rows."""
+
+    target: CentredPosterior
+    rows: Batch
+    """A sample of the rows, the same for all transitions of the chains."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,8 @@ class Centre:
     whitening: Whitening
     sample: Batch
     """The rows of the sample."""
+    places: np.ndarray
+    """Their indices."""
     spent: np.ndarray
     """Values, gradients, Hessians and batches of them, on the sample or on all rows."""
     epochs: float
@@ -47,6 +60,14 @@ class Centre:
         assert isinstance(given, Posterior)
         arrays = (jax.device_put(part) for part in (self.centre, self.gradient, self.hessian))
         return centre_posterior(given, *arrays)
+
+    def sampled(self, given: AbstractTarget, data: Batch) -> Sampled:
+        """The centred target, and as many rows for chains as they may see."""
+        number = batch_length(data)
+        for_chains = min(max(int(CHAIN_EPOCHS * number / CHAIN_BATCHES), _FEW), len(self.places))
+        chosen = self.places[np.arange(for_chains) * len(self.places) // for_chains]
+        rows = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], data)
+        return Sampled(self.target_of(given), rows)
 
 
 def centre_on_rows(
@@ -105,7 +126,34 @@ def centre_on_rows(
                 ", or leave it out.",
             ),
         )
-    return Centre(point, gradient, hessian, whitening, sample, spent, epochs, warnings)
+    return Centre(point, gradient, hessian, whitening, sample, chosen, spent, epochs, warnings)
+
+
+def too_noisy(target: AbstractTarget, points: np.ndarray, rows: Batch) -> Notice | None:
+    """A notice where the log density of a bound `CentredPosterior` on a sample of rows differs from that on all rows.
+
+    Its standard error, from the scatter of the rows' remainders, is taken at all points relative to their mean.
+    """
+    assert isinstance(target, CentredPosterior)
+    remainders = np.asarray(_remainders(target, jax.device_put(points), rows), np.float64)
+    remainders = remainders - remainders.mean(axis=0)
+    number = remainders.shape[1]
+    scatter = remainders.std(axis=1) / np.sqrt(number)
+    noise = float(np.sqrt(np.mean((float(target.num_data_in(rows)) * scatter) ** 2)))
+    if noise <= _NOISY:
+        return None
+    return Notice(
+        "not-compared",
+        f"the particles of a run with minibatches were not compared with chains: on {number} rows the log density is "
+        f"known to {noise:.2g} only, since its curvature changes within the mass. Only Stein's identity was checked: ",
+        Phrase.SAMPLE,
+        ".",
+    )
+
+
+@compiled
+def _remainders(target: CentredPosterior, points: Points, rows: Batch) -> Any:
+    return jax.vmap(target.remainders, (0, None))(points, rows)
 
 
 def _derivatives(

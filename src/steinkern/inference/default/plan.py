@@ -26,7 +26,7 @@ from ..automatic.sample import as_target_or_model, candidate_starts
 from ..automatic.second_component import SecondComponent
 from ..automatic.start import Start, find_start
 from ..automatic.whitening import Whitening
-from .minibatch import centre_on_rows
+from .minibatch import Sampled, centre_on_rows
 from .thin import FLOW
 
 STEPS = 400
@@ -59,6 +59,8 @@ class Plan:
     """With minibatches: passes over the data up to the first step."""
     num_returned: int | None = None
     """The number of particles to return where it is smaller than that of the flow."""
+    sampled: Sampled | None = None
+    """With minibatches: what chains held aside see."""
 
 
 def make_plan(
@@ -203,11 +205,12 @@ def _plan_minibatches(
             points = (centred.centre + centred.whitening.unwhiten(noise)).astype(dtype)
             _, drawn = jax.tree.map(np.asarray, _look(bound, jax.device_put(points), centred.sample))
     chosen = sampler if sampler is not None else untuned_sampler(centred.whitening, steps)
-    followed = given if sampler is not None else centred.target_of(given)
     first_particles = particles if particles is not None else drawn
+    sampled = None if sampler is not None else centred.sampled(given, data)
+    followed = given if sampled is None else sampled.target
     return Plan(
         given, followed, chosen, first_particles, steps, sampler is None, None, centred.spent,
-        centred.warnings, centred.epochs, returned,
+        centred.warnings, centred.epochs, returned, sampled,
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Refinement by the mixture kernel, where one metric for all particles does not give the target's shape."""
 
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import jax
 import numpy as np
 import optax
 
@@ -10,7 +11,7 @@ from ...core.types import Batch, KeyLike, SteinWarning
 from ...kernels.bandwidth import Median
 from ...kernels.scalar import IMQ
 from ...results.comparison import Comparison
-from ...results.result import Result, Status
+from ...results.result import History, Result, Status
 from ...samplers.stein import matrix_svgd
 from ...targets.curvature import Hessian
 from .held_aside import HeldAside, compare
@@ -26,7 +27,8 @@ OFF = 0.1
 """Differences of means, in standard deviations, and of ratios of standard deviations from 1, that are refined."""
 CAN_TELL = 1.2
 """The largest R-hat of chains that can choose between particles before and after the refinement."""
-_MOST_WORSE = 0.05  # by which the Stein ratio of refined particles may be farther from 1
+MOST_WORSE = 0.05
+"""By how much the Stein ratio of refined particles may be farther from 1."""
 
 
 def worst_difference(comparison: Comparison) -> float:
@@ -51,7 +53,7 @@ def refine(key: KeyLike, result: Result, data: Batch, held: HeldAside) -> tuple[
     """Continue with the mixture kernel, a metric around every particle, and keep what is nearer to the chains.
 
     The refined particles are kept where they differ less from the chains held aside and their Stein ratio is not
-    farther from 1. Nothing else of the run's settings is used: neither checkpoints nor a callback.
+    farther from 1. The history goes on. Of the run's other settings none is used: neither checkpoints nor a callback.
 
     Args:
         key: of the `fit`.
@@ -71,10 +73,23 @@ def refine(key: KeyLike, result: Result, data: Batch, held: HeldAside) -> tuple[
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteinWarning)
         refined = fit(
-            key, result.target, sampler, replace(result, loop=None), data, num_steps=STEPS, progress=False, throw=False
+            key, result.target, sampler, replace(result, loop=None), data, num_steps=STEPS,
+            record_every=result.settings["record_every"], record_particles=result.history.particles is not None,
+            progress=False, throw=False,
         )  # fmt: skip
+    refined = replace(refined, history=_joined(result.history, refined.history))
     spent = np.array([0, n * STEPS, anchors * STEPS // REFRESH, STEPS + 2 * STEPS // REFRESH])
     return (refined if _is_better(refined, result, held) else result), spent
+
+
+def _joined(first: History, second: History) -> History:
+    """The records of two runs, of which one continues the other."""
+
+    def join(*parts: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.asarray(part) for part in parts])
+
+    pairs = {own.name: (getattr(first, own.name), getattr(second, own.name)) for own in fields(History)}
+    return History(**{name: jax.tree.map(join, *pair) for name, pair in pairs.items()})
 
 
 def _is_better(refined: Result, before: Result, held: HeldAside) -> bool:
@@ -83,4 +98,4 @@ def _is_better(refined: Result, before: Result, held: HeldAside) -> bool:
         return False
     differences = [worst_difference(compare(np.asarray(each.points, np.float64), held)) for each in (refined, before)]
     ratios = [abs(each.verdict.stein_ratio - 1) for each in (refined, before)]
-    return differences[0] < differences[1] and ratios[0] < ratios[1] + _MOST_WORSE
+    return differences[0] < differences[1] and ratios[0] < ratios[1] + MOST_WORSE
