@@ -27,6 +27,7 @@ from . import advice
 from .advice import AT_REST, velocity_fraction
 from .end_check import EndCheck
 from .run import Run
+from .stein_test import UNCLEAR_PARTICLES
 
 LONG_ENOUGH = 100
 """Shorter runs get no checks that cost a compilation or expect particles at rest."""
@@ -77,7 +78,7 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
     yield from unconverged
     restless = collect(lambda: _check_rest(run), long and not (cause or unconverged))
     yield from restless
-    decoupled = collect(lambda: _check_coupling(run, batch), long)
+    decoupled = collect(lambda: _check_coupling(run, batch), long and not _is_apart(run, verdict))
     yield from decoupled
     if not (cause or restless):
         yield from collect(lambda: beside_target(run, verdict, narrow=not decoupled))
@@ -244,6 +245,11 @@ def _check_rest(run: Run) -> Iterator[Notice]:
             "spread, so that their positions depend on the last steps, and on the last minibatches, if any. ",
             *ways_out([*ways, Phrase.LARGER_BATCH] if run.batch_size is not None else ways),
         )
+
+
+def _is_apart(run: Run, verdict: Verdict) -> bool:
+    """Whether enough particles pass the check: those that do not repel one another end at modes, and fail it."""
+    return verdict.passed is True and len(run.loop.state.points) >= UNCLEAR_PARTICLES
 
 
 def _check_coupling(run: Run, batch: Batch) -> Iterator[Notice]:
