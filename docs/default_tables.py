@@ -73,12 +73,12 @@ def times_table() -> str:
     methods = {"ours": "`sample`", "stein": "`fit` without a sampler", "nuts": "NUTS", "svgd": "SVGD"}
     lines = {
         case: [
-            " / ".join(_seconds(found.get((case, method, f"{call}_processor_seconds"))) for call in ("first", "second"))
+            " / ".join(_seconds(found.get((case, method, f"{call}_seconds"))) for call in ("first", "second"))
             for method in methods
         ]
         for case in cases
     }
-    return markdown("first / second call, seconds of the processor", list(methods.values()), lines)
+    return markdown("first / second call, seconds", list(methods.values()), lines)
 
 
 def _seconds(value: float | None) -> str:
