@@ -156,6 +156,13 @@ def test_the_validation_rows_of_each_fold_choose_the_step_size():
         assert ours == pytest.approx(theirs, abs=1e-3)
 
 
+def test_settings_of_output_weights_are_refused_where_all_weights_are_particles(tmp_path):
+    options = ["reproduce", "sentences", "--quick", "--all-weights", "--settings", "own.json", "--out", str(tmp_path)]
+    result = CliRunner().invoke(cli.app, options)
+    assert result.exit_code != 0
+    assert "`--settings` has no effect" in str(result.exception or result.output)
+
+
 @pytest.mark.usefixtures("small")
 def test_a_quick_look_at_all_weights_says_so(tmp_path):
     options = ["reproduce", "sentences", "--quick", "--all-weights", "--methods", "average", "--out", str(tmp_path)]

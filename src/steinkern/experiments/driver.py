@@ -52,6 +52,8 @@ def reproduce(
     """
     if figures:
         plot.check_available()  # before any long work
+    if settings is not None and not study.reads_settings(**options):
+        raise ValueError("`--settings` has no effect with these options: leave it out.")
     number = number_of_jobs(jobs)
     runs = choose_methods(study, methods)
     chosen = read_settings(study, settings)

@@ -171,6 +171,10 @@ class Study(abc.ABC):
         """Whether the study searches settings."""
         return type(self).cells is not Study.cells
 
+    def reads_settings(self, **options: Any) -> bool:
+        """Whether `--settings` has an effect with these options of the command."""
+        return self.has_search
+
     def tuning_tasks(self, **options: Any) -> Mapping[str, Any]:
         """The tasks on which settings are chosen."""
         return self.tasks(False, **options)

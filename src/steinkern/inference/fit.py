@@ -168,7 +168,7 @@ def fit(
     result = replace(result, warnings=said, failed_checks=tuple(end.failures))
     if plan is not None and plan.untuned:
         result = finish(key, result, plan, data, batch_size)
-        _warn(result.warnings[len(said) :], result)
+        _warn([notice for notice in result.warnings if notice not in said], result)
     if failure is not None:
         failure.result = result
         raise failure

@@ -78,7 +78,7 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
     yield from unconverged
     restless = collect(lambda: _check_rest(run), long and not (cause or unconverged))
     yield from restless
-    decoupled = collect(lambda: _check_coupling(run, batch), long and not _is_apart(run, verdict))
+    decoupled = collect(lambda: _check_coupling(run, batch), long and not _many_pass(run, verdict))
     yield from decoupled
     if not (cause or restless):
         yield from collect(lambda: beside_target(run, verdict, narrow=not decoupled))
@@ -247,8 +247,8 @@ def _check_rest(run: Run) -> Iterator[Notice]:
         )
 
 
-def _is_apart(run: Run, verdict: Verdict) -> bool:
-    """Whether enough particles pass the check: those that do not repel one another end at modes, and fail it."""
+def _many_pass(run: Run, verdict: Verdict) -> bool:
+    """Whether many particles pass the check. Those that do not repel one another end at modes, and fail it."""
     return verdict.passed is True and len(run.loop.state.points) >= UNCLEAR_PARTICLES
 
 

@@ -34,24 +34,16 @@ class CentredPosterior(Posterior):
 
     def log_density(self, vector: Vector, batch: Batch = None) -> Scalar:
         """The estimate of the log density on a batch, up to a constant."""
+        assert self.centre is not None
         assert self.gradient is not None
         assert self.hessian is not None
-        gradient, hessian = (cast_like(part, vector) for part in (self.gradient, self.hessian))
-        offset = vector - self._centre_like(vector)
+        centre, gradient, hessian = (cast_like(part, vector) for part in (self.centre, self.gradient, self.hessian))
+        offset = vector - centre
         bend = jnp.matmul(hessian, offset, precision="highest")
         expansion = jnp.vdot(gradient, offset) + 0.5 * jnp.vdot(offset, bend)
-        remainders = self.remainders(vector, batch)
+        remainders = self.over_examples(lambda example: self._remainder(vector, offset, centre, example), batch)
         likelihood = expansion + jnp.sum(remainders) * self.data_scale(batch, vector.dtype)
         return cast_like(self.power, vector) * (self.log_base(vector) + likelihood)
-
-    def remainders(self, vector: Vector, batch: Batch) -> Float[Array, " b"]:
-        """Of every row, the log-likelihood less its second-order expansion around the centre, up to a constant."""
-        centre = self._centre_like(vector)
-        return self.over_examples(lambda example: self._remainder(vector, vector - centre, centre, example), batch)
-
-    def _centre_like(self, vector: Vector) -> Vector:
-        assert self.centre is not None
-        return cast_like(self.centre, vector)
 
     def _remainder(self, vector: Vector, offset: Vector, centre: Vector, example: PyTree) -> Scalar:
         """ℓ(x) less its second-order expansion around the centre, up to a constant."""

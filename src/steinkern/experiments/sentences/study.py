@@ -11,7 +11,7 @@ validation part of its training rows; no fold's choice sees its test rows. All m
 the matrix variants three dampings for each. Dropout, the network's step sizes and the readout's average were settled
 with the point estimate on validation rows of three folds, which are test rows of other folds.
 
-With `--all-weights` the weights of the GRU are particles too, and the word vectors alone are shared; see `cells`. A run
+With `--all-weights` the weights of the GRU are particles too, and the word vectors alone are shared (`cells.py`). A run
 then has three step sizes at once, and the validation rows of every fold choose among them.
 """
 
@@ -36,9 +36,10 @@ STEP_SIZES = (1e-4, 1e-3, 1e-2, 1e-1)
 """The particles' step sizes that are searched, for every method."""
 DAMPINGS = (0.01, 0.1, 1.0)
 """The dampings of the metric that are searched, where there is one."""
-LANGEVIN_SIZES = {"sgld": (0.1, 0.3, 1.0), "psgld": (3e-5, 1e-4, 3e-4)}
 WHOLE_SIZES, WHOLE_DAMPING = (1e-3, 3e-3, 1e-2), 0.1
 """Where all weights are particles: the step sizes of a run by Adam, and the damping."""
+WHOLE_LANGEVIN_SIZES = {"sgld": (0.1, 0.3, 1.0), "psgld": (3e-5, 1e-4, 3e-4)}
+"""The same for the Langevin chains."""
 TABLE_2 = json.loads(read_file(__package__, "paper.json"))
 """The numbers that the paper prints: metric, dataset, method."""
 _QUICK_EPOCHS, _QUICK_FOLDS, _QUICK_STEP, _QUICK_DAMPING = 10, 2, 3e-3, 0.1
@@ -107,6 +108,9 @@ class Sentences(Study):
             raise ValueError("`--tune` has nothing to search with `--all-weights`, which chooses within the run.")
         return self.tasks(**options)
 
+    def reads_settings(self, **options: Any) -> bool:
+        return not options.get("all_weights", False)
+
     def key(self, case: str, method: str, task: Task) -> str:
         return f"{case}/{method}{_suffix(task)}" + ("" if len(task.folds) == FOLDS else f"/{len(task.folds)} folds")
 
@@ -155,7 +159,7 @@ class Sentences(Study):
             damping = [_QUICK_DAMPING] * FOLDS if method in PRECONDITIONED else None
             chosen = {QUICK: {method: without_none({"step_size": [_QUICK_STEP] * FOLDS, "damping": damping})}}
         elif task.all_weights:
-            sizes = list(LANGEVIN_SIZES.get(method, WHOLE_SIZES))
+            sizes = list(WHOLE_LANGEVIN_SIZES.get(method, WHOLE_SIZES))
             return {"step_sizes": sizes} | ({"damping": WHOLE_DAMPING} if method in PRECONDITIONED else {})
         whole = super().setting(chosen, case, method, task)
         return {name: values[: len(task.folds)] for name, values in whole.items()}
@@ -182,7 +186,9 @@ class Sentences(Study):
 
     def record(self, outcome: Outcome) -> dict[str, Any]:
         found = {case: [number for _, number in task.tables] for case, task in outcome.tasks.items()}
-        more = {"words_found": found, "vectors": _tables(outcome), "step_sizes": STEP_SIZES, "dampings": DAMPINGS}
+        more: dict[str, Any] = {"words_found": found, "vectors": _tables(outcome)}
+        if not _has_all_weights(outcome):
+            more |= {"step_sizes": STEP_SIZES, "dampings": DAMPINGS}
         return super().record(outcome) | more
 
     def caption(self, outcome: Outcome) -> str:
@@ -192,14 +198,14 @@ class Sentences(Study):
         else:
             listed_tables = ", ".join(_tables(outcome))
             words = f"{listed_tables} side by side, where the paper's code has all of GoogleNews (word2vec, 300-d)"
+            settled = "Stopping was" if _has_all_weights(outcome) else "Step sizes, dampings and stopping were"
             choices = (
-                "Step sizes, dampings and stopping were chosen on a tenth of every fold's training rows; dropout, the "
+                f"{settled} chosen on a tenth of every fold's training rows; dropout, the "
                 "network's step sizes and the average with the point estimate on such rows of three folds, test rows "
                 "of other folds."
             )
         caption = self.file("caption.txt").format(folds=folds, words=words, choices=choices)
-        whole = next(iter(outcome.tasks.values())).all_weights
-        return f"{self.file('all_weights.txt')} {caption}" if whole else caption
+        return f"{self.file('all_weights.txt')} {caption}" if _has_all_weights(outcome) else caption
 
     def verdicts(self, outcome: Outcome) -> list[str]:
         """Where the mixture stands beside the point estimate, vanilla SVGD, our best, and the paper."""
@@ -247,6 +253,10 @@ def _of_best(values: np.ndarray, best: np.ndarray) -> np.ndarray:
 def _suffix(task: Task) -> str:
     """What the names of runs end with where all weights are particles."""
     return "/all weights" if task.all_weights else ""
+
+
+def _has_all_weights(outcome: Outcome) -> bool:
+    return bool(next(iter(outcome.tasks.values())).all_weights)
 
 
 def _readout(method: str) -> str:

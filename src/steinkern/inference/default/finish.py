@@ -20,26 +20,21 @@ from ..automatic.second_component import SecondComponent, has_been_visited
 from ..automatic.whitening import Whitening
 from ..end_check import LEAST_BATCHES, SHARE
 from .held_aside import HeldAside, affordable, compare, doubts, run_held_aside
-from .minibatch import Sampled, too_noisy
+from .minibatch import RowSample, differs_from_all_rows
 from .plan import Plan
 from .refine import refine, worth_refining
-from .rescale import rescale, worth_rescaling
+from .rescale import FAR_SHIFT, FAR_SPREAD, rescale, worth_rescaling
 from .thin import thin
 
-FAR_SHIFT = 0.15
-"""With minibatches: mean scores times standard deviations, 0 at draws, beyond which the particles are reported."""
-FAR_SPREAD = (0.75, 1.3)
-"""With minibatches: spreads, 1 at draws, outside of which the particles are reported."""
 
-
-class Compared(NamedTuple):
+class ComparedResult(NamedTuple):
     """A result with its comparison with chains held aside."""
 
     result: Result
     spent: np.ndarray
     """Values, gradients, Hessians and batches of them."""
-    rows: float = 0.0
-    """With minibatches: the rows that were visited."""
+    rows_visited: float = 0.0
+    """With minibatches: by the chains, and by passes over all rows."""
 
 
 def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: int | None) -> Result:
@@ -50,19 +45,19 @@ def finish(key: KeyLike, result: Result, plan: Plan, data: Batch, batch_size: in
         result: of the run.
         plan: of the run.
         data: of the `fit`.
-        batch_size: of the `fit`. With minibatches Stein's identity is checked more strictly, too.
+        batch_size: of the `fit`. With minibatches and without chains Stein's identity is checked more strictly.
     """
     result = replace(result, target=plan.target.bind(jax.tree.map(lambda leaf: leaf[0], result.particles)))
     result = replace(result, warnings=(*result.warnings, *plan.warnings))
-    flow, steps = len(result.points), result.num_steps
+    flow, steps = len(result.points), result.num_steps - plan.steps_before
     spent = plan.spent + np.array([0, flow * steps, 0, steps])
     visited = 0.0
     if result.status not in (Status.DIVERGED, Status.STOPPED):
         result, chains, visited = compare_with_chains(
-            key, result, data, plan.other, refining=True, number=plan.num_returned, sampled=plan.sampled
+            key, result, data, plan.other, refining=True, number=plan.num_returned, row_sample=plan.row_sample
         )
         spent = spent + chains
-        if batch_size is not None:
+        if batch_size is not None and result.comparison is None:
             result = replace(result, warnings=(*result.warnings, *_doubts_by_identity(result, flow)))
     elif result.status is not Status.DIVERGED:
         result = _thinned(key, result, data, plan.num_returned)
@@ -86,8 +81,8 @@ def compare_with_chains(
     *,
     refining: bool = False,
     number: int | None = None,
-    sampled: Sampled | None = None,
-) -> Compared:
+    row_sample: RowSample | None = None,
+) -> ComparedResult:
     """A copy of a result with its comparison with chains held aside and their warnings, and what that took.
 
     Args:
@@ -98,19 +93,24 @@ def compare_with_chains(
         refining: change particles that differ from the chains, where that helps: by the mixture kernel, and with
             minibatches by the moments of the chains.
         number: of particles to keep, as support points of all.
-        sampled: for a run with minibatches, the target and the rows of the chains in place of all data.
+        row_sample: for a run with minibatches, the target and the rows of the chains in place of all data.
     """
     d = result.points.shape[1]
-    target, rows = (result.target, data) if sampled is None else sampled
-    problem = _not_compared(d) if not affordable(d) else sampled and _noise_on(sampled, result)
-    if problem:
+    target, rows = (result.target, data) if row_sample is None else row_sample
+    of_pass = 0 if row_sample is None else batch_length(with_columns(data))
+    problem = None
+    if not affordable(d):
+        problem = _not_compared(d)
+    elif row_sample is not None:
+        problem = _error_of(row_sample, result, data)
+    if problem is not None:
         result = replace(result, warnings=(*result.warnings, problem))
-        return Compared(_thinned(key, result, data, number), np.zeros(4, int))
+        return ComparedResult(_thinned(key, result, data, number), np.zeros(4, int), of_pass)
     held = hold_chains(key, target, result, rows)
     comparison, spent, changed = compare(np.asarray(result.points, np.float64), held), held.spent, result
-    if refining and sampled is not None and worth_rescaling(comparison):
-        changed = rescale(result, held, sampled)
-    elif refining and sampled is None and worth_refining(result, comparison):
+    if refining and row_sample is not None and worth_rescaling(result, comparison):
+        changed, of_pass = rescale(result, held, with_columns(data)), 2 * of_pass
+    elif refining and row_sample is None and worth_refining(result, comparison):
         changed, more = refine(key, result, data, held)
         spent = spent + more
     if changed is not result:  # the chains that changed the particles cannot judge them
@@ -122,8 +122,8 @@ def compare_with_chains(
     warnings = (*result.warnings, *doubts(comparison, held, _names(result)))
     if other is not None and not has_been_visited(other, held.draws.points):
         warnings = (*warnings, other.notice())
-    visited = 0.0 if sampled is None else float(spent[3] * batch_length(with_columns(rows)))
-    return Compared(replace(result, comparison=comparison, warnings=warnings), spent, visited)
+    visited = 0.0 if row_sample is None else of_pass + float(spent[3] * batch_length(with_columns(rows)))
+    return ComparedResult(replace(result, comparison=comparison, warnings=warnings), spent, visited)
 
 
 def _thinned(key: KeyLike, result: Result, data: Batch, number: int | None) -> Result:
@@ -150,13 +150,14 @@ def hold_chains(key: KeyLike, target: AbstractTarget, result: Result, data: Batc
         return run_held_aside(random, bound, points.astype(dtype), _whitening(result), batch)
 
 
-def _noise_on(sampled: Sampled, result: Result) -> Notice | None:
-    """A notice where the sample is too small for chains."""
+def _error_of(row_sample: RowSample, result: Result, data: Batch) -> Notice | None:
+    """A notice where the sample does not show the log density of all rows."""
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.particles)
     points = np.asarray(result.points, np.float64)
-    with double_precision(sampled.target, first, sampled.rows) as (wide, inner):
-        bound, particle, rows = bind(inner, first, sampled.rows, wide)
-        return too_noisy(bound, points.astype(jax.tree.leaves(particle)[0].dtype), rows)
+    with double_precision(row_sample.target, first, row_sample.rows) as (wide, inner):
+        bound, particle, rows = bind(inner, first, row_sample.rows, wide)
+        _, _, every = bind(inner, first, with_columns(data), wide)
+        return differs_from_all_rows(bound, points.astype(jax.tree.leaves(particle)[0].dtype), rows, every)
 
 
 def _whitening(result: Result) -> Whitening:

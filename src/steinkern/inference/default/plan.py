@@ -1,7 +1,7 @@
 """Before the run of a `fit` without a sampler or without particles: the choices that the caller leaves open."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..automatic.sample import as_target_or_model, candidate_starts
 from ..automatic.second_component import SecondComponent
 from ..automatic.start import Start, find_start
 from ..automatic.whitening import Whitening
-from .minibatch import Sampled, centre_on_rows
+from .minibatch import RowSample, centre_on_rows
 from .thin import FLOW
 
 STEPS = 400
@@ -59,8 +59,10 @@ class Plan:
     """With minibatches: passes over the data up to the first step."""
     num_returned: int | None = None
     """The number of particles to return where it is smaller than that of the flow."""
-    sampled: Sampled | None = None
+    row_sample: RowSample | None = None
     """With minibatches: what chains held aside see."""
+    steps_before: int = 0
+    """Steps of the fits that this one continues."""
 
 
 def make_plan(
@@ -93,12 +95,12 @@ def make_plan(
     """
     key, given = as_concrete_key(key), as_target_or_model(target)
     steps = STEPS if num_steps is None else as_count("num_steps", num_steps)
-    continued = isinstance(particles, Result) and isinstance(particles.sampler, Untuned) and sampler is None
-    if continued and batch_size is None:
-        number = len(particles.points)
+    earlier = particles if isinstance(particles, Result) and isinstance(particles.sampler, Untuned) else None
+    if earlier is not None and sampler is None and batch_size is None:
         return Plan(
-            given, given, particles.sampler, particles, steps, True, None, np.zeros(4, int), num_returned=number
-        )
+            given, given, earlier.sampler, earlier, steps, True, None, np.zeros(4, int),
+            num_returned=len(earlier.points), steps_before=earlier.num_steps,
+        )  # fmt: skip
     if particles is None and start is None and not given.has_prior:
         raise ValueError("`particles` or `start` must be given: particles, or one particle's parameters as `start`.")
     if given.sampled_rows(None, None):
@@ -113,9 +115,13 @@ def make_plan(
     if sampler is None and particles is None:
         number, returned = max(number, FLOW), number
     if batch_size is not None:
-        return _plan_minibatches(
+        plan = _plan_minibatches(
             for_start, given, sampler, particles, data, starts, number, num_steps, batch_size, for_particles, returned
         )
+        if earlier is None or sampler is not None:
+            return plan
+        own: Any = {"num_returned": len(earlier.points), "steps_before": earlier.num_steps}
+        return replace(plan, sampler=earlier.sampler, **own)
     found, drawn = _search(for_start, for_particles, given, starts, data, number if particles is None else 0)
     chosen = sampler if sampler is not None else untuned_sampler(found.nearest.whitening, steps)
     first = particles if particles is not None else drawn
@@ -206,11 +212,11 @@ def _plan_minibatches(
             _, drawn = jax.tree.map(np.asarray, _look(bound, jax.device_put(points), centred.sample))
     chosen = sampler if sampler is not None else untuned_sampler(centred.whitening, steps)
     first_particles = particles if particles is not None else drawn
-    sampled = None if sampler is not None else centred.sampled(given, data)
-    followed = given if sampled is None else sampled.target
+    row_sample = None if sampler is not None else centred.row_sample(given, data)
+    followed = given if row_sample is None else row_sample.target
     return Plan(
         given, followed, chosen, first_particles, steps, sampler is None, None, centred.spent,
-        centred.warnings, centred.epochs, returned, sampled,
+        centred.warnings, centred.epochs, returned, row_sample,
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def thin(random: np.random.Generator, result: Result, whitening: Whitening, numb
         points = nearest_draws(points, ~np.asarray(finite), flow)
     kept = jax.device_put(points.astype(dtype))
     note = f"Checked at the {len(flow)} particles of the flow, of which these {number} are support points"
-    verdict = replace(result.verdict, note=result.verdict.note or note)
+    verdict = replace(result.verdict, note="; ".join(filter(None, [result.verdict.note, note])))
     _, particles = _look(result.target, kept, data)
     return replace(result, points=kept, particles=particles, verdict=verdict)
 
