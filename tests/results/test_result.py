@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
+from steinkern.core.notices import Notice
 
 
 def log_density(parameters, data):
@@ -40,6 +41,13 @@ def test_summary_has_a_line_of_moments_and_quantiles_for_every_coordinate(result
     assert end.startswith("3 particles, 2 steps, finished: ")
     assert end.endswith(result.message)
     assert check == result.verdict.sentence()
+
+
+def test_the_summary_lists_the_warnings_before_the_end_of_the_run(result):
+    told = dataclasses.replace(result, warnings=(Notice("slow-chains", "chains move slowly in 'a': take more."),))
+    plain, lines = result.summary().splitlines(), told.summary().splitlines()
+    assert lines[-3] == "Warning: chains move slowly in 'a'"
+    assert lines[:-3] + lines[-2:] == plain
 
 
 def test_a_long_summary_is_cut_and_says_how_to_see_the_rest():

@@ -281,8 +281,9 @@ class Result:
         return draws
 
     def summary(self, max_rows: int | None = 20) -> str:
-        """A table of mean, standard deviation and quantiles of every coordinate, the end of the run, and its verdict.
+        """A table of mean, standard deviation and quantiles of every coordinate, and what is told of the run.
 
+        After the table come the warnings, the end of the run and its verdict.
         The numbers are computed in double precision, whatever the precision of the particles.
 
         Args:
@@ -292,7 +293,8 @@ class Result:
             check_count("max_rows", max_rows)
         lines, left = table_lines(self.particles, max_rows)
         more = [f"… and {left} more: summary(max_rows=None) lists all"] if left else []
-        return "\n".join([*lines, *more, *self._ending()])
+        warnings = [f"Warning: {text.split(':')[0]}" for text in self.warnings]
+        return "\n".join([*lines, *more, *warnings, *self._ending()])
 
     def _ending(self) -> list[str]:
         """The last lines of the summary: the end of the run, and its verdict."""
