@@ -83,8 +83,9 @@ def test_rows_that_a_sample_does_not_have_are_missed():
     start = jnp.array([0.0, 0.5, -2.0])
     points = np.asarray(start[None] + 0.5 * jr.normal(jr.key(0), (30, 3)), np.float32)
     values, scores = on_all_rows(bound, points, data)
-    np.testing.assert_allclose(values, bound.log_densities(points, data), rtol=1e-5)
-    np.testing.assert_allclose(scores, bound.scores(points, data), rtol=1e-3, atol=1e-2)  # sums of 2000 float32
+    in_jax = jnp.asarray(points)
+    np.testing.assert_allclose(values, bound.log_densities(in_jax, data), rtol=1e-5)
+    np.testing.assert_allclose(scores, bound.scores(in_jax, data), rtol=1e-3, atol=1e-2)  # sums of 2000 float32
 
     def total(vector):
         return jnp.sum(bound.log_examples(vector, data))
