@@ -97,7 +97,7 @@ def compare_with_chains(
     """
     d = result.points.shape[1]
     target, rows = (result.target, data) if row_sample is None else row_sample
-    of_pass = 0 if row_sample is None else batch_length(with_columns(data))
+    rows_of_passes = 0 if row_sample is None else batch_length(with_columns(data))
     problem = None
     if not affordable(d):
         problem = _not_compared(d)
@@ -105,11 +105,11 @@ def compare_with_chains(
         problem = _error_of(row_sample, result, data)
     if problem is not None:
         result = replace(result, warnings=(*result.warnings, problem))
-        return ComparedResult(_thinned(key, result, data, number), np.zeros(4, int), of_pass)
+        return ComparedResult(_thinned(key, result, data, number), np.zeros(4, int), rows_of_passes)
     held = hold_chains(key, target, result, rows)
     comparison, spent, changed = compare(np.asarray(result.points, np.float64), held), held.spent, result
     if refining and row_sample is not None and worth_rescaling(result, comparison):
-        changed, of_pass = rescale(result, held, with_columns(data)), 2 * of_pass
+        changed, rows_of_passes = rescale(result, held, with_columns(data)), 2 * rows_of_passes
     elif refining and row_sample is None and worth_refining(result, comparison):
         changed, more = refine(key, result, data, held)
         spent = spent + more
@@ -122,7 +122,7 @@ def compare_with_chains(
     warnings = (*result.warnings, *doubts(comparison, held, _names(result)))
     if other is not None and not has_been_visited(other, held.draws.points):
         warnings = (*warnings, other.notice())
-    visited = 0.0 if row_sample is None else of_pass + float(spent[3] * batch_length(with_columns(rows)))
+    visited = 0.0 if row_sample is None else rows_of_passes + float(spent[3] * batch_length(with_columns(rows)))
     return ComparedResult(replace(result, comparison=comparison, warnings=warnings), spent, visited)
 
 
