@@ -13,8 +13,8 @@ import numpy as np
 from ..core.checkpoint_file import CheckpointContents, DamagedCheckpoint, read
 from ..core.encoding import class_of_tree, decode, decode_fields, decode_tree, leaves_of_tree
 from ..core.keywords import helpful_keywords
-from ..core.programs import compiled
-from ..core.types import LogDensityFunction, Points, PyTree
+from ..core.types import LogDensityFunction, PyTree
+from ..targets.constrained import constrained
 from ..targets.target import AbstractTarget, as_target
 from .placeholders import AbsentSampler, AbsentTarget
 from .report.saved import cut_to_bounds
@@ -232,7 +232,7 @@ def _bound(target: AbstractTarget, result: Result) -> AbstractTarget:
             f"`target` has {size} unconstrained coordinates, the result {result.points.shape[1]}: the constraints of "
             "the run were others. Give the target of the run."
         )
-    there = jax.tree_util.tree_leaves(_constrain(bound, jnp.asarray(result.points[:1])))
+    there = jax.tree_util.tree_leaves(constrained(bound, jnp.asarray(result.points[:1])))
     for leaf, other in zip(jax.tree_util.tree_leaves(particle), there, strict=True):
         wanted, got = np.asarray(leaf, np.float64), np.asarray(other[0], np.float64)
         if np.max(np.abs(wanted - got), initial=0.0) > _CLOSE * np.max(np.abs(wanted), initial=1e-300):
@@ -241,8 +241,3 @@ def _bound(target: AbstractTarget, result: Result) -> AbstractTarget:
                 "were others. Give the target of the run, with its `support=`."
             )
     return bound.sharing(result.shared).tempered(result.target.power)
-
-
-@compiled
-def _constrain(target: AbstractTarget, points: Points) -> PyTree:
-    return jax.vmap(target.bound_space.constrain)(points)

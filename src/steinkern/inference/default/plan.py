@@ -6,15 +6,13 @@ from itertools import chain
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...core.arrays import as_concrete_key, as_numpy, with_columns
 from ...core.errors import explain_errors
 from ...core.notices import Notice, Phrase, RefusalError
 from ...core.particles import check_particles
-from ...core.programs import compiled
-from ...core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree
+from ...core.types import Batch, KeyLike, LogDensityFunction, PyTree
 from ...results.result import Result
 from ...samplers.sampler import AbstractSampler
 from ...samplers.untuned import Untuned
@@ -26,6 +24,7 @@ from ..automatic.sample import as_target_or_model, candidate_starts
 from ..automatic.second_component import SecondComponent
 from ..automatic.start import Start, find_start
 from ..automatic.whitening import Whitening
+from .evaluate import finite_and_particles
 from .minibatch import RowSample, centre_on_rows
 from .thin import FLOW
 
@@ -164,7 +163,7 @@ def _draw(
     points = nearest.cloud(even_noise(random, number, len(nearest.mean))).astype(dtype)
     centre = nearest.mean.astype(dtype)
     for _ in range(_HALVINGS):
-        good, particles = jax.tree.map(np.asarray, _look(target, jax.device_put(points), data))
+        good, particles = jax.tree.map(np.asarray, finite_and_particles(target, jax.device_put(points), data))
         if good.all():
             return particles
         points = np.where(good[:, None], points, (points + centre) / 2)
@@ -172,13 +171,6 @@ def _draw(
         "`start` leads to where the log density or its gradient is not finite: the Gaussian nearest to the target has "
         "draws there. Start elsewhere, or declare the support with `support=`."
     )
-
-
-@compiled
-def _look(target: AbstractTarget, points: Points, data: Batch) -> tuple[Any, PyTree]:
-    """Whether density and gradient are finite at every point, and the particles there."""
-    values, scores = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, data)
-    return jnp.isfinite(values) & jnp.isfinite(scores).all(axis=1), jax.vmap(target.bound_space.constrain)(points)
 
 
 def _plan_minibatches(
@@ -209,7 +201,7 @@ def _plan_minibatches(
         if particles is None:
             noise = even_noise(for_particles, number, len(centred.centre))
             points = (centred.centre + centred.whitening.unwhiten(noise)).astype(dtype)
-            _, drawn = jax.tree.map(np.asarray, _look(bound, jax.device_put(points), centred.sample))
+            _, drawn = jax.tree.map(np.asarray, finite_and_particles(bound, jax.device_put(points), centred.sample))
     chosen = sampler if sampler is not None else untuned_sampler(centred.whitening, steps)
     first_particles = particles if particles is not None else drawn
     row_sample = None if sampler is not None else centred.row_sample(given, data)

@@ -5,12 +5,11 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from ...core.programs import compiled
-from ...core.types import Batch, Points, PyTree
+from ...core.types import Batch
 from ...results.comparison import Comparison
 from ...results.result import Result
 from ...results.verdict import Verdict
-from ...targets.target import AbstractTarget
+from ...targets.constrained import constrained
 from ..automatic.precision import bind, double_precision
 from ..end_check import SETTLED_SCATTER
 from ..stein_test import judge
@@ -56,7 +55,7 @@ def rescale(result: Result, held: HeldAside, data: Batch) -> Result:
     if not _confirms(verdict, result.verdict):
         return result
     moved = jax.device_put(points.astype(result.points.dtype))
-    return replace(result, points=moved, particles=_constrain(result.target, moved), verdict=verdict, loop=None)
+    return replace(result, points=moved, particles=constrained(result.target, moved), verdict=verdict, loop=None)
 
 
 def _confirms(verdict: Verdict, before: Verdict) -> bool:
@@ -64,8 +63,3 @@ def _confirms(verdict: Verdict, before: Verdict) -> bool:
     near = len(shift) and shift.max() <= FAR_SHIFT and spread.min() >= FAR_SPREAD[0] and spread.max() <= FAR_SPREAD[1]
     farther = abs(verdict.stein_ratio - 1) - abs(before.stein_ratio - 1)
     return bool(verdict.passed and near and farther <= MOST_WORSE)
-
-
-@compiled
-def _constrain(target: AbstractTarget, points: Points) -> PyTree:
-    return jax.vmap(target.bound_space.constrain)(points)

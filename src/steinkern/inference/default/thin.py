@@ -1,18 +1,15 @@
 """Fewer particles than the flow moves: support points of them, with the same means and standard deviations."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ...core.programs import compiled
-from ...core.types import Batch, Points, PyTree
+from ...core.types import Batch
 from ...results.result import Result
-from ...targets.target import AbstractTarget
 from ..automatic.support_points import nearest_draws, place, with_moments
 from ..automatic.whitening import Whitening
+from .evaluate import finite_and_particles
 
 FLOW = 100
 """The least number of particles that move. Fewer than the coordinates cannot satisfy Stein's identity, and lose
@@ -37,13 +34,13 @@ def thin(random: np.random.Generator, result: Result, whitening: Whitening, numb
         return result
     dtype = result.points.dtype
     points = reduce(random, flow, whitening, number)
-    finite, _ = _look(result.target, jax.device_put(points.astype(dtype)), data)
+    finite, _ = finite_and_particles(result.target, jax.device_put(points.astype(dtype)), data)
     if not np.asarray(finite).all():
         points = nearest_draws(points, ~np.asarray(finite), flow)
     kept = jax.device_put(points.astype(dtype))
     note = f"Checked at the {len(flow)} particles of the flow, of which these {number} are support points"
     verdict = replace(result.verdict, note="; ".join(filter(None, [result.verdict.note, note])))
-    _, particles = _look(result.target, kept, data)
+    _, particles = finite_and_particles(result.target, kept, data)
     return replace(result, points=kept, particles=particles, verdict=verdict)
 
 
@@ -58,10 +55,3 @@ def reduce(random: np.random.Generator, flow: np.ndarray, whitening: Whitening, 
         return np.asarray(mean + whitening.unwhiten(with_moments(placed, np.zeros(d), white.T @ white / n)))
     centred = whitening.unwhiten(placed) / sd  # only standard deviations can be matched, and those of the coordinates
     return np.asarray(mean + sd * with_moments(centred, np.zeros(d), np.eye(d)))
-
-
-@compiled
-def _look(target: AbstractTarget, points: Points, data: Batch) -> tuple[Any, PyTree]:
-    """Whether density and gradient are finite at every point, and the particles there."""
-    values, scores = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, data)
-    return jnp.isfinite(values) & jnp.isfinite(scores).all(axis=1), jax.vmap(target.bound_space.constrain)(points)

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -15,8 +14,8 @@ from ...core.checkpoint import newest
 from ...core.checkpoint_file import LONGEST_AXIS, MOST_AXES, CheckpointContents
 from ...core.files import machine_memory
 from ...core.notices import Notice, Phrase, RefusalError
-from ...core.programs import compiled
-from ...core.types import Batch, PyTree
+from ...core.types import Batch
+from ...targets.constrained import constrained
 from ...targets.target import AbstractTarget
 from .facts import is_real, target_name
 from .record import RECORD_PARTICLES, UNCONSTRAINED, Frames, Record, Trace, by_name, chosen_lines, discrepancy
@@ -68,14 +67,14 @@ def read_run(
             flow = Frames(step[kept], _by_layout(saved, frames[kept], 2))
     else:
         ends = _in(target, points)
-        own = _constrain(target, ends, 1)
+        own = constrained(target, ends)
         drawn, sites, note = by_name(own), {n: np.asarray(v) for n, v in target.sites(own).items()}, ""
         if frames is None:
             flow = None
             ksd = discrepancy(target, np.asarray(ends)[None], np.array([saved.step]), data, RECORD_PARTICLES)
         else:
             kept_points = _in(target, frames[kept])
-            flow = Frames(step[kept], by_name(_constrain(target, kept_points, 2)))
+            flow = Frames(step[kept], by_name(constrained(target, kept_points, 2)))
             ksd = discrepancy(target, np.asarray(kept_points), step[kept], data, "")
     return Record(
         title=title or target_name(settings.get("target")),
@@ -209,11 +208,3 @@ def _in(target: AbstractTarget, points: Any) -> Array:
         way_out = "it is of another target. Name the one of the run, or none."
         raise RefusalError(Notice("other-target", Phrase.TARGET, f"{sizes}: {way_out}"))
     return jnp.asarray(np.asarray(points), layout.dtype)
-
-
-@compiled
-def _constrain(target: AbstractTarget, points: Array, batch_axes: int) -> PyTree:
-    constrain = target.bound_space.constrain
-    for _ in range(batch_axes):
-        constrain = jax.vmap(constrain)
-    return constrain(points)
