@@ -149,9 +149,12 @@ def notices_of(module: str) -> dict[str, str]:
     return {text(call.args[0]): "".join(map(text, call.args[1:])) for call in calls}
 
 
+WARNING = ("start_warnings", "run_warnings", "double_precision")
+
+
 def warnings_of_a_run() -> list[str]:
     """The texts that `fit` warns with."""
-    return [text for name in ("start_warnings", "run_warnings") for text in notices_of(f"inference/{name}").values()]
+    return [text for name in WARNING for text in notices_of(f"inference/{name}").values()]
 
 
 def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
@@ -163,7 +166,7 @@ def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
     assert len(texts) == len(headings) >= 8
     for text in texts:
         assert sum(heading in text for heading in headings) == 1, text
-    for name in ("start_warnings", "run_warnings"):
+    for name in WARNING:
         assert all(f"\nCode `{code}`.\n" in page for code in notices_of(f"inference/{name}"))
     sample_page = (ROOT / "docs" / "default.md").read_text()
     for name in ("quality", "second_component"):
@@ -175,6 +178,7 @@ def test_troubleshooting_has_every_status_and_every_warning_and_no_other():
 SPEAKING = (
     "inference/fit", "inference/prepare", "core/arrays", "inference/end_check", "core/particles", "results/result",
     "results/outcome", "core/notices", "inference/start_warnings", "inference/run_warnings", "inference/advice",
+    "inference/double_precision",
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def digests(target, sampler=None, tempering=None, particles=STARTS, data=None, b
     step, points = jnp.zeros((), jnp.int32), jax.ShapeDtypeStruct(particles.shape, particles.dtype)
     loop = eqx.filter_eval_shape(first_loop, sampler, bound, points, bound.batch(data, batch_size), step)
     options = {"record_every": 1, "record_particles": False, "tolerance": None, "longest_move": 100.0}
-    run = Run(jr.key(0), sampler, bound, tempering, data, batch_size, **options, loop=loop._replace(step=step))
+    run = Run(jr.key(0), sampler, bound, tempering, data, batch_size, **options, loop=loop._replace(step=step), first=0)
     return run.digests(ProgramHasher())
 
 

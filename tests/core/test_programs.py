@@ -1,16 +1,19 @@
 """Compiled programs are kept for functions that may come again, in a bounded number, and can be let go."""
 
 import gc
+import threading
 import weakref
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pytest
 
 import steinkern as sk
 from steinkern.core import programs
 from steinkern.core.programs import compiled
+from steinkern.inference import loop
 
 STARTS = np.random.default_rng(0).normal(size=(4, 2))
 
@@ -70,3 +73,141 @@ def test_options_of_a_gpu_hold_for_the_outermost_program_alone(monkeypatch):
     particles = jr.normal(jr.key(0), (5, 2))
     result = sk.fit(jr.key(1), lambda x: -0.5 * jnp.sum(x**2), sk.svgd(), particles, num_steps=3, progress=False)
     assert np.isfinite(result.points).all()
+
+
+def compilations() -> list[str]:
+    """The names of programs compiled from now on."""
+    names: list[str] = []
+
+    def listen(event, seconds, **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about.get("fun_name", ""))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return names
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
+def test_a_program_begun_ahead_is_traced_and_compiled_once():
+    traced = []
+
+    @compiled
+    def doubled(x, name):
+        traced.append(name)
+        return {"twice": 2 * x, "name": name}
+
+    x, names = jnp.arange(3.0), compilations()
+    begun = doubled.begin(jax.ShapeDtypeStruct(x.shape, x.dtype), "n")
+    assert (begun.value["twice"].shape, begun.value["name"]) == ((3,), "n")
+    begun.compile()
+    assert doubled.begin(x, "n") is None  # it has begun
+    value = doubled(x, "n")
+    np.testing.assert_array_equal(value["twice"], [0, 2, 4])
+    doubled(x, "n")
+    assert traced == ["n"]
+    assert sum("doubled" in name for name in names) == 1
+
+
+def test_arrays_of_a_device_of_their_own_are_not_compiled_for_ahead():
+    doubled = compiled(lambda x: 2 * x)
+    assert doubled.begin(jax.device_put(np.ones(2), jax.devices()[0])) is None
+    np.testing.assert_array_equal(doubled(jnp.ones(2)), [2, 2])
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
+def test_an_error_of_a_compilation_ahead_is_raised_by_the_call(monkeypatch):
+    monkeypatch.setattr(programs, "gpu_options", lambda: {"xla_of_no_version": True})
+    doubled = compiled(lambda x: 2 * x)
+    doubled.begin(jnp.ones(2)).compile()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_of_no_version"):
+        doubled(jnp.ones(2))
+
+
+def test_a_first_fit_compiles_ahead_and_raises_what_it_did():
+    """Errors of the steps come from the steps, and those of the first particles before them."""
+
+    class Unsound(type(sk.svgd())):
+        def step(self, key, state, target, batch=None):
+            raise RuntimeError("this step cannot be traced")
+
+    with pytest.raises(RuntimeError, match="this step cannot be traced"):
+        sk.fit(jr.key(0), lambda x: -jnp.sum(x**2), Unsound(*sk.svgd().__dict__.values()), STARTS, num_steps=3)
+    with pytest.raises(ValueError, match="finite"):
+        sk.fit(jr.key(0), lambda x: jnp.nan * jnp.sum(x), Unsound(*sk.svgd().__dict__.values()), STARTS, num_steps=3)
+
+
+class Late(Exception):
+    """What a handler of signals raises, such as that of a timeout."""
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
+def test_an_exception_that_meets_the_wait_for_a_thread_leaves_the_wait_to_the_next_call(monkeypatch):
+    doubled = compiled(lambda x: 2 * x)
+    doubled.begin(jnp.ones(2)).compile()
+
+    def interrupted(self, timeout=None):
+        raise Late
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Event, "wait", interrupted)
+        with pytest.raises(Late):
+            doubled(jnp.ones(2))
+    np.testing.assert_array_equal(doubled(jnp.ones(2)), [2, 2])
+
+
+def test_an_exception_within_the_trace_of_the_steps_is_raised(monkeypatch):
+    raised = []
+
+    def late(*_):
+        if not raised:
+            raised.append(True)
+            raise Late
+        return original(*_)
+
+    original = loop.step_keys
+    monkeypatch.setattr(loop, "step_keys", late)
+    with pytest.raises(Late):
+        sk.fit(jr.key(0), lambda x: -jnp.sum(x**2), sk.svgd(), STARTS, num_steps=3)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
+def test_where_no_thread_can_start_the_call_compiles(monkeypatch):
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    doubled = compiled(lambda x: 2 * x)
+    begun = doubled.begin(jnp.ones(2))
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    begun.compile()
+    assert not programs._compiling
+    np.testing.assert_array_equal(doubled(jnp.ones(2)), [2, 2])
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
+def test_a_weak_type_stays_weak_so_that_the_call_finds_the_program():
+    first, second = compiled(lambda x: x * jnp.asarray(1.0)), compiled(lambda x: x + 1)
+    shape = first.begin(jnp.asarray(1.0)).value
+    assert shape.weak_type == first(jnp.asarray(1.0)).aval.weak_type is True
+    names = compilations()
+    second.begin(shape).compile()
+    second(first(jnp.asarray(1.0)))
+    assert sum("lambda" in name for name in names) == 1
+
+
+def test_many_threads_may_fit_one_target():
+    def log_density(x):
+        return -0.5 * jnp.sum(x**2)
+
+    found, sampler = [], sk.svgd()
+
+    def run():
+        found.append(sk.fit(jr.key(0), log_density, sampler, STARTS, num_steps=3, progress=False).points)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for points in found:
+        np.testing.assert_allclose(points, found[0], rtol=1e-6)

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.inference import recovery
+from steinkern.inference import drive, recovery
 
 START = np.random.default_rng(0).normal(size=(12, 2))
 PLAIN = sk.svgd(sk.RBF(1.0), optax.sgd(0.1))
@@ -50,6 +50,31 @@ def test_particles_at_fault_go_back_and_the_others_go_on(pushed):
     # stops stand there, where the law would have sent them farther in, and move the mean of twelve by 0.12.
     np.testing.assert_allclose(np.mean(pushed.points, axis=0), [0.78, 0.0], atol=0.15)
     np.testing.assert_array_equal(pushed.history.step, np.arange(1, 101))
+
+
+def collapsing(x):
+    """A Gaussian that is NaN in a ball around its mode, which particles on a circle reach at the same step."""
+    return -0.5 * jnp.sum(x**2) + 0.0 * jnp.sqrt(jnp.sum(x**2) - 0.01)
+
+
+ANGLES = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+CIRCLE = 2 * np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
+
+
+@pytest.mark.parametrize("record_every", [1, 4])
+def test_a_run_that_fails_within_a_chunk_ends_where_its_steps_before_lead(record_every, monkeypatch):
+    """The loop does not keep the state before a step that fails: the steps before it are taken again."""
+    monkeypatch.setattr(drive, "_CHUNK_SECONDS", np.inf)  # chunks grow on a slow machine too
+    options = {"particles": CIRCLE, "record_every": record_every, "throw": False}
+    failed = fit(collapsing, sk.ensemble(optax.sgd(0.1)), num_steps=300, **options)
+    steps = failed.num_steps
+    assert failed.status is sk.Status.DIVERGED
+    assert 6 < steps < 300  # beyond the chunks of one and four steps
+    whole = fit(collapsing, sk.ensemble(optax.sgd(0.1)), num_steps=steps, **options)
+    np.testing.assert_allclose(failed.points, whole.points, rtol=1e-6)
+    np.testing.assert_array_equal(failed.history.step, whole.history.step)
+    np.testing.assert_allclose(failed.history.velocity_norm, whole.history.velocity_norm, rtol=1e-6)
+    assert np.isfinite(failed.points).all()
 
 
 def test_a_run_with_particles_at_fault_does_not_depend_on_chunks_or_kills(pushed, tmp_path):

@@ -238,7 +238,7 @@ def test_a_look_that_fails_loses_no_result(monkeypatch):
         "_check_rest",
         "_check_coupling",
         "beside_target",
-        "_check_precision",
+        "check_double_precision",
         "_check_flat",
     )
     for check in checks:

@@ -11,7 +11,8 @@ import pytest
 from benchmarks import traced
 
 import steinkern as sk
-from steinkern.inference import loop
+from steinkern.inference.loop import advance
+from steinkern.inference.run import Run
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("batch", "score", "curvature", "factorisation", "bandwidth", "velocity")
@@ -19,19 +20,20 @@ PARTS = ("batch", "score", "curvature", "factorisation", "bandwidth", "velocity"
 
 @pytest.mark.thorough
 def test_every_part_of_a_fit_is_found_in_the_compiled_loop(monkeypatch):
-    programs = []
-    advance = loop.advance
+    calls = []
+    arguments = Run._arguments
 
-    def listening(*arguments):
-        programs.append(advance.lower(*arguments).compile().as_text())
-        return advance(*arguments)
+    def listening(self, *options):
+        calls.append(arguments(self, *options))
+        return calls[-1]
 
-    monkeypatch.setattr("steinkern.inference.run.advance", listening)
+    monkeypatch.setattr(Run, "_arguments", listening)
     data = jnp.ones((8, 2))
     target = sk.Posterior(lambda w: -0.5 * jnp.sum(w**2), lambda w, row: -0.5 * (row @ w) ** 2, 8)
     sampler = sk.matrix_svgd("mixture", sk.Hessian(), optimiser=0.1)
     sk.fit(jax.random.key(0), target, sampler, jnp.eye(2), data, num_steps=2, batch_size=4, progress=False, throw=False)
-    found = set(traced.owners(programs[0], PARTS).values())
+    program = advance.lower(*calls[0]).compile().as_text()
+    found = set(traced.owners(program, PARTS).values())
     assert found == {*PARTS, "other", None}
 
 

@@ -1,5 +1,7 @@
 """Compiled functions with a bounded cache of programs."""
 
+import atexit
+import contextlib
 import functools
 import threading
 import weakref
@@ -27,21 +29,81 @@ class _Static(eqx.Module):
     value: Any = eqx.field(static=True)
 
 
+_compiling: "set[threading.Event]" = set()
+
+
+@atexit.register
+def _wait_for_threads() -> None:
+    """A process that ends while XLA compiles crashes; Ctrl-C does not end this wait."""
+    for done in list(_compiling):
+        while not done.is_set():
+            with contextlib.suppress(KeyboardInterrupt):
+                done.wait()
+
+
+class Begun(Generic[R]):
+    """A first call that has been traced, and can be compiled ahead of the call itself."""
+
+    def __init__(self, program: "_Program", lowered: Any, value: R):
+        self._program = program
+        self._lowered = lowered
+        self.value = value
+        """The value of the call, with shapes for arrays."""
+
+    def compile(self) -> None:
+        """Compile in a thread, for which the call waits; without one where no thread can be started."""
+        done = threading.Event()
+
+        def compile_() -> None:
+            try:
+                with contextlib.suppress(Exception):  # the call meets the same error, and raises it
+                    self._lowered.compile()
+            finally:
+                done.set()
+                _compiling.discard(done)
+
+        # A daemon, for which `_wait_for_threads` waits in place of the interpreter.
+        thread = threading.Thread(target=compile_, name="steinkern: compilation", daemon=True)
+        _compiling.add(done)
+        try:
+            thread.start()
+        except RuntimeError:  # at the end of a process, or at a limit of threads: the call compiles
+            _compiling.discard(done)
+            return
+        self._program.compiled = done
+
+
+class _Program:
+    """A function compiled for one set of static arguments."""
+
+    def __init__(self, run: Any):
+        self.run = run
+        self.compiled: threading.Event | None = None
+        """Set by the thread that compiles it."""
+
+    def __call__(self, dynamic: list[Any]) -> Any:
+        done = self.compiled  # another thread may set it to `None`
+        if done is not None:
+            done.wait()
+            self.compiled = None
+        return self.run(dynamic)
+
+
 class _Store:
     """A least-recently-used cache of one function's programs, keyed by their static arguments."""
 
     def __init__(self, function: Callable[..., Any], quickly: bool):
         self.function = function
         self.quickly = quickly
-        self.programs: OrderedDict[Any, Any] = OrderedDict()
+        self.programs: OrderedDict[Any, _Program] = OrderedDict()
         self.lock = threading.Lock()
         _stores.add(self)
 
-    def get(self, static: Any) -> Any:
+    def get(self, static: Any) -> _Program:
         with self.lock:
             program = self.programs.get(static)
             if program is None:
-                program = self.programs[static] = _program(self.function, static, self.quickly)
+                program = self.programs[static] = _Program(_jitted(self.function, static, self.quickly))
             self.programs.move_to_end(static)
             while len(self.programs) > KEPT:
                 self.programs.popitem(last=False)
@@ -62,7 +124,8 @@ class Compiled(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's value; outputs other than arrays are returned as they are."""
-        program, dynamic = self._prepare(args, kwargs)
+        static, dynamic = _split(args, kwargs)
+        program = self._store.get(static)
         if (self._store.quickly or gpu_options()) and not all(is_concrete(leaf) for leaf in dynamic):
             return self._function(*args, **kwargs)  # part of another program, whose options hold
         try:
@@ -73,21 +136,52 @@ class Compiled(Generic[P, R]):
             return self(*args, **kwargs)
         return eqx.combine(arrays, rest.value)
 
+    def begin(self, *args: Any, **kwargs: Any) -> Begun[R] | None:
+        """Trace a first call, so that it can be compiled in a thread beside other work; on a CPU alone.
+
+        Args:
+            *args: those of the call; arrays may be given by their `jax.ShapeDtypeStruct`.
+            **kwargs: likewise.
+
+        Returns:
+            What has begun; `None` for a function that has been called with these static arguments, and for arrays that
+            belong to a device, which their shapes do not tell.
+        """
+        static, dynamic = _split(args, kwargs)
+        placed = any(getattr(leaf, "committed", False) for leaf in dynamic)
+        if placed or static in self._store.programs or not _compiles_in_threads():
+            return None
+        program = self._store.get(static)
+        traced = program.run.trace(dynamic)
+        arrays, rest = traced.out_info  # with weak types, which those of `lower` lack
+        return Begun(program, traced.lower(), eqx.combine(arrays, rest.value))
+
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The program of a call before it is compiled, as `jax.jit(...).lower` gives it."""
-        program, dynamic = self._prepare(args, kwargs)
-        return program.lower(dynamic)
+        static, dynamic = _split(args, kwargs)
+        return self._store.get(static).run.lower(dynamic)
 
     def check(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Trace a call, or find that it has been: what the function raises for these arguments is raised."""
-        program, dynamic = self._prepare(args, kwargs)
-        program.eval_shape(dynamic)
+        static, dynamic = _split(args, kwargs)
+        self._store.get(static).run.eval_shape(dynamic)
 
-    def _prepare(self, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
-        leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
-        dynamic = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
-        static = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
-        return self._store.get((static, tuple(map(type, static)), structure)), dynamic
+
+def _split(args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+    """What a program is made for, and its arguments: the arrays, or their shapes."""
+    leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
+    dynamic = [leaf if _is_dynamic(leaf) else None for leaf in leaves]
+    static = tuple(None if _is_dynamic(leaf) else leaf for leaf in leaves)
+    return (static, tuple(map(type, static)), structure), dynamic
+
+
+def _is_dynamic(leaf: Any) -> bool:
+    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _compiles_in_threads() -> bool:
+    config: Any = jax.config
+    return jax.default_backend() == "cpu" and jax.process_count() == 1 and not config.jax_disable_jit
 
 
 def compiled(function: Callable[P, R]) -> Compiled[P, R]:
@@ -129,7 +223,7 @@ def _forget_options() -> bool:
     return True
 
 
-def _program(function: Callable[..., Any], key: Any, quickly: bool) -> Any:
+def _jitted(function: Callable[..., Any], key: Any, quickly: bool) -> Any:
     static, _, structure = key
 
     def run(dynamic: list[Any]) -> tuple[Any, _Static]:

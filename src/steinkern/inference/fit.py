@@ -7,17 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from ..core.keywords import helpful_keywords
 from ..core.multihost import on_host
 from ..core.notices import Notice
-from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, LogDensityFunction, PyTree, SteinWarning, warn_caller
 from ..results.result import DivergedError, Faults, History, Result, Status
 from ..samplers.sampler import AbstractSampler, Info
+from ..targets.constrained import constrained
 from ..targets.target import AbstractTarget
-from . import run_warnings
+from . import double_precision, run_warnings
 from .arguments import as_count, as_number, as_switch, as_tolerance, check_checkpoint, check_functions, check_start
 from .default import finish, make_plan
 from .distributed import loss_of_a_process
@@ -153,6 +153,10 @@ def fit(
     if checkpoint is not None:
         checkpointer = RunCheckpointer(checkpoint, run, begun.given, begun.log_densities, begun.scores, mesh)
         checkpointer.restore(num_steps)
+    if begun.steps is not None and run.done < num_steps:
+        begun.steps.compile()
+        if num_steps >= run_warnings.LONG_ENOUGH:
+            double_precision.begin_compiling(run, begun.particles, begun.batch)
     ending, failure = drive(
         run, num_steps, callback=callback, checkpointer=checkpointer, every=every, progress=progress, mesh=mesh
     )
@@ -191,7 +195,7 @@ def _result(run: Run, end: EndCheck, ending: Ending, kept: bool) -> Result:
         velocity_norm=np.asarray(lines.info.velocity_norm),
         step_size=np.asarray(lines.info.step_size),
         stein_ratio=np.asarray(lines.info.stein_ratio),
-        particles=_constrain(run.target, jax.device_put(lines.points)) if run.record_particles else None,
+        particles=constrained(run.target, jax.device_put(lines.points), 2) if run.record_particles else None,
     )
     stuck = tuple(int(place) for place in np.flatnonzero(counters.stuck))
     faults = Faults(
@@ -208,9 +212,3 @@ def _result(run: Run, end: EndCheck, ending: Ending, kept: bool) -> Result:
 def _whole(array: Array) -> Array:
     """An array that every process has, where some of it lies with others."""
     return array if array.is_fully_addressable else jax.device_put(on_host(array))
-
-
-@compiled
-def _constrain(target: AbstractTarget, recorded: Float[Array, "k n d"]) -> PyTree:
-    """Recorded particles in the parameters' own coordinates, without the shared parameters."""
-    return jax.vmap(jax.vmap(target.bound_space.constrain))(recorded)

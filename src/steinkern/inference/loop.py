@@ -107,7 +107,11 @@ def advance(
     capacity: int,
     keep_points: bool,
 ) -> tuple[LoopState, Lines]:
-    """Take `num_steps` steps, or fewer on divergence or convergence. The counts are traced: one program serves all."""
+    """Take `num_steps` steps, or fewer on convergence. The counts are traced: one program serves all.
+
+    A step that fails ends the loop with `healthy` False, the number of the steps before it, and the numbers that it
+    gave. The state before it is not kept, which would cost a copy a step: `Run` takes the steps before it again.
+    """
     last = loop.step + num_steps
 
     def going(carry: tuple[LoopState, Lines]) -> Array:
@@ -124,7 +128,7 @@ def advance(
         state, info = sampler.step(sampler_key, before.state, now, batch)
         tolerance = jnp.where(power == 1, options.tolerance, -1)  # a tempered step cannot converge
         state, farthest, shortened = _clip_moves(before, state, options.longest_move)
-        after = _accept_or_reject(before, state, info, farthest, shortened, tolerance)
+        after = _after(before, state, info, farthest, shortened, tolerance)
         rest = sampler.at_rest(after.state)
         if rest is not None:
             after = after._replace(converged=after.converged | (after.healthy & rest & (power == 1)))
@@ -177,20 +181,24 @@ def _clip_moves(before: LoopState, state: Any, longest_move: Scalar) -> tuple[An
     return with_points(state, end), farthest, shortened
 
 
-def _accept_or_reject(
+def _after(
     before: LoopState, state: Any, info: Info, farthest: Scalar, shortened: Int[Array, ""], tolerance: Scalar
 ) -> LoopState:
-    """The loop after a step. Rejects a step to numbers that are not finite, or with too many clipped steps in a row."""
+    """The loop after a step. A step to numbers that are not finite, or the ninth clipped one in a row, has failed."""
     long_in_a_row = jnp.where(shortened > 0, before.long_in_a_row + 1, 0)
     # The particles were finite before the step, so they are finite after it where the largest move is.
     healthy = jnp.isfinite(farthest) & jnp.isfinite(info.velocity_norm) & (long_in_a_row <= LONG_STEPS)
-    so_far = jnp.maximum(before.longest_move_so_far, farthest)
-    new = (state, info, before.state.points, so_far, before.shortened + shortened, long_in_a_row)
-    old = (
-        before.state, before.info, before.previous, before.longest_move_so_far, before.shortened, before.long_in_a_row
-    )  # fmt: skip
-    state, info, *rest = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), new, old)
     largest = jnp.maximum(before.largest_velocity, info.velocity_norm)
     small = info.velocity_norm <= cast_like(tolerance, largest) * largest
-    converged = healthy & (tolerance > 0) & (largest > 0) & small
-    return LoopState(state, info, before.step + healthy.astype(before.step.dtype), largest, healthy, converged, *rest)
+    return LoopState(
+        state,
+        info,
+        step=before.step + healthy.astype(before.step.dtype),
+        largest_velocity=largest,
+        healthy=healthy,
+        converged=healthy & (tolerance > 0) & (largest > 0) & small,
+        previous=before.state.points,
+        longest_move_so_far=jnp.maximum(before.longest_move_so_far, farthest),
+        shortened=before.shortened + shortened,
+        long_in_a_row=long_in_a_row,
+    )

@@ -16,17 +16,18 @@ from ..core.errors import explain_errors, shapes
 from ..core.multihost import on_host, placed_like
 from ..core.notices import Notice
 from ..core.particles import check_particles
-from ..core.programs import compiled
+from ..core.programs import Begun, compiled
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree
 from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
 from ..targets.checks import batch_length
+from ..targets.constrained import constrained
 from ..targets.supports import Space
 from ..targets.target import AbstractTarget, as_target
 from . import start_warnings
 from .arguments import as_count, check_tempering
 from .distributed import spread
-from .loop import batch_of, look
+from .loop import LoopState, batch_of, look
 from .run import Run
 
 
@@ -44,6 +45,10 @@ class Start:
     given: PyTree
     """The start of the run: particles, or the state of an earlier run."""
     warnings: tuple[Notice, ...]
+    particles: PyTree
+    """The first particles, in the parameters' own coordinates."""
+    steps: Begun[Any] | None
+    """The program of the steps, traced and not yet compiled; `None` where it has been, or is not compiled ahead."""
 
 
 def prepare(
@@ -87,12 +92,28 @@ def prepare(
     sampled = bound.sampled_rows(data, batch_size)
     rows = {name: np.arange(number) for name, (_, number) in sampled.items()}
     batch = batch_of(bound, data, rows) if sampled else data
+    step = jax.device_put(np.int32(first))
+
+    def begin_at(loop: LoopState, first: int) -> Run:
+        return Run(key, sampler, bound, tempering, data, batch_size, loop=loop, first=first, **settings)
+
+    steps, failure = None, None
     with _explain_shapes(bound, particles, data):
-        seen = look(sampler, bound, points, batch, jax.device_put(np.int32(first)))
+        seeing = None if mesh is not None else look.begin(sampler, bound, points, batch, step)
+    if seeing is not None:
+        seeing.compile()
+        try:
+            steps = begin_at(seeing.value.first, first).begin()
+        except Exception as error:  # raised below: the first particles may be its cause
+            failure = error
+    with _explain_shapes(bound, particles, data):
+        seen = look(sampler, bound, points, batch, step)
     log_densities, scores = seen.log_densities, seen.scores
     _check_first_particles(on_host(log_densities), on_host(scores), data)
     if batch_size is not None:
         _check_rows(bound, points, data, batch_size)
+    if failure is not None:
+        raise failure
     warnings: list[Notice] = []
     if sampler.differentiates:
 
@@ -111,8 +132,8 @@ def prepare(
         loop = seen.first._replace(longest_move_so_far=placed_like(size, seen.first.longest_move_so_far))
         earlier = isinstance(particles, Result)
         given = (particles.points, particles.particles, particles.shared) if earlier else particles
-    run = Run(key, sampler, bound, tempering, data, batch_size, loop=loop, **settings)
-    return Start(run, points, batch, log_densities, scores, given, tuple(warnings))
+    run = begin_at(loop, int(loop.step))
+    return Start(run, points, batch, log_densities, scores, given, tuple(warnings), seen.particles, steps)
 
 
 def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
@@ -144,12 +165,7 @@ def _with_all_particles(earlier: Result, sampler: AbstractSampler) -> Result:
     if not eqx.tree_equal(earlier.sampler, sampler):
         return earlier
     points = earlier.loop.state.points
-    return replace(earlier, points=points, particles=_constrained(earlier.target, points))
-
-
-@compiled
-def _constrained(target: AbstractTarget, points: Points) -> PyTree:
-    return jax.vmap(target.bound_space.constrain)(points)
+    return replace(earlier, points=points, particles=constrained(earlier.target, points))
 
 
 def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:

@@ -1,6 +1,6 @@
 """Recovery from a step that gives numbers that are not finite.
 
-The compiled loop stops before it takes such a step. Recovery runs outside the loop, so that a healthy run has no cost
+`Run` has the state before that step. Recovery runs outside the compiled loop, so that a healthy run has no cost
 in time or compilation.
 """
 

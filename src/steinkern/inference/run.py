@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from ..core.multihost import on_host
 from ..core.program_digest import ProgramHasher
+from ..core.programs import Begun
 from ..core.types import Batch, Key, Points
 from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
@@ -58,7 +59,8 @@ class Run:
     tolerance: float | None
     longest_move: float | None
     loop: LoopState
-    first: int = field(init=False)
+    """The state from which it goes on. For `begin` its shapes do."""
+    first: int
     """The number of steps taken before the run began."""
     capacity: int = field(init=False)
     recorder: Recorder = field(init=False)
@@ -67,7 +69,6 @@ class Run:
     """The state of the loop after the last successful step."""
 
     def __post_init__(self) -> None:
-        self.first = int(self.loop.step)
         points: Points = self.loop.state.points
         self.capacity = int(np.clip(2**24 // points.size, 1, _CAPACITY)) if self.record_particles else _CAPACITY
         self.recorder = Recorder(self.first, self.record_every, most_lines(points.size if self.record_particles else 4))
@@ -104,6 +105,10 @@ class Run:
     def longest_chunk(self) -> int:
         """The most steps that one compiled call can record."""
         return self.record_every * self.capacity
+
+    def begin(self) -> Begun[Any] | None:
+        """Trace the program of the steps; `None` where it has been, or where it cannot be compiled in a thread."""
+        return advance.begin(*self._arguments(self.sampler, self.loop, 1))
 
     def take(self, steps: int) -> None:
         """Take up to `steps` steps; fewer where one fails, which leaves the loop unhealthy."""
@@ -153,8 +158,21 @@ class Run:
         return digests
 
     def _advance(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Lines]:
+        """Take up to `steps` steps. Where one fails, the state is that before it, with `healthy` False."""
+        after, lines = advance(*self._arguments(sampler, loop, steps))
+        if after.healthy:
+            return after, lines
+        while not after.healthy:  # the steps before the one that failed; on some devices the same step may fail sooner
+            steps = int(after.step) - int(loop.step)
+            if not steps:
+                after = loop
+                break
+            after, lines = advance(*self._arguments(sampler, loop, steps))
+        return after._replace(healthy=jax.device_put(np.bool_(False))), lines
+
+    def _arguments(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> Any:
         number = jax.device_put(np.int32(steps))
-        return advance(
+        return (
             self.key, sampler, self.target, self.tempering, self.data, loop, number, self._options, self.batch_size,
             self.capacity, self.record_particles,
         )  # fmt: skip

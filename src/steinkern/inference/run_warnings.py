@@ -7,7 +7,6 @@ at rest, need a run of at least `LONG_ENOUGH` steps.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +16,7 @@ from ..core.multihost import on_host
 from ..core.notices import Fragment, Notice, Phrase, ways_out
 from ..core.particles import Scored
 from ..core.programs import compiled_quickly
-from ..core.types import Batch, Points, PyTree, Scalar
+from ..core.types import Batch, Points, Scalar
 from ..core.types import SteinWarning as SteinWarning
 from ..kernels.matrix import AbstractMatrixKernel
 from ..results.verdict import Verdict
@@ -25,6 +24,7 @@ from ..samplers.sampler import AbstractSampler
 from ..targets.target import AbstractTarget
 from . import advice
 from .advice import AT_REST, velocity_fraction
+from .double_precision import check_double_precision, scores_of
 from .end_check import EndCheck
 from .run import Run
 from .stein_test import UNCLEAR_PARTICLES
@@ -39,7 +39,7 @@ LEAST_NEIGHBOURS = 0.1
 """The least kernel weight of all other particles together, relative to a particle's weight on itself."""
 _SAMPLE = 32  # particles whose coupling is measured
 _NAMED = 5  # the most coordinates that a warning lists
-_FEW = 4  # particles whose scores are compared in double precision
+_FEW = 4  # particles beside which flat coordinates are sought
 
 
 def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *, told: bool) -> Iterator[Notice]:
@@ -70,7 +70,7 @@ def after(run: Run, batch: Batch, start: Points, first: Array, end: EndCheck, *,
     # Lost digits and a wrong gradient both make a density look flat, so they are checked first.
     cause = (
         unmoved
-        or collect(lambda: _check_precision(run, batch, end), long)
+        or collect(lambda: check_double_precision(run, batch, end), long)
         or collect(lambda: _check_flat(run, batch, first, last), not told)
     )
     yield from cause
@@ -192,7 +192,7 @@ def _check_flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[N
         return
     slopes = on_host(first).any(axis=0) | on_host(last).any(axis=0)
     if not slopes.all():  # particles at a mode have a zero gradient too, so points beside them are evaluated
-        slopes |= on_host(_scores(run.target_now, _beside(run.loop.state.points), batch)).any(axis=0)
+        slopes |= on_host(scores_of(run.target_now, _beside(run.loop.state.points), batch)).any(axis=0)
     flat = np.flatnonzero(~slopes)
     if flat.size:
         names = run.target.bound_space.layout.coordinate_names()
@@ -291,53 +291,3 @@ def _pull(kernel: AbstractMatrixKernel, at: Array, points: Array) -> Array:
         return kernel.velocity(at, Scored(points, scores, weights))
 
     return jax.jvp(velocity, (jnp.zeros_like(points),), (ones,))[1]
-
-
-def _check_precision(run: Run, batch: Batch, end: EndCheck) -> Iterator[Notice]:
-    points = run.loop.state.points
-    if points.dtype.itemsize != 4 or not run.sampler.differentiates:
-        return
-    whole = on_host(points)
-    single = on_host(end.scores)[:_FEW].astype(np.float64)
-    particle = jax.tree.map(lambda leaf: on_host(leaf)[0], end.particles)
-    double = _double_scores(run.target_now, particle, whole[:_FEW], batch)
-    if double is None:
-        return
-    spread = float(np.sqrt(np.mean(np.var(whole.astype(np.float64), axis=0)))) or 1.0
-    error, size = (float(np.sqrt(np.mean(array**2))) for array in (single - double, double))
-    if error > 0.1 * (size + 1 / spread):
-        yield Notice(
-            "float32",
-            f"float32 is too coarse for this target: its scores differ from those in float64 by {error:.2g}, where "
-            f"their size is {size:.2g}. ",
-            *ways_out([Phrase.DOUBLE, "write the log density so that large terms do not cancel"]),
-        )
-
-
-@compiled_quickly
-def _scores(target: AbstractTarget, points: Points, batch: Batch) -> Points:
-    """The scores, compiled once for all fits of the same functions and shapes."""
-    return target.scores(points, batch)
-
-
-def _double_scores(target: AbstractTarget, particle: PyTree, points: np.ndarray, batch: Batch) -> np.ndarray | None:
-    """The scores in double precision; `None` where the log density cannot be evaluated in it."""
-
-    def double(tree: Any) -> Any:
-        def cast(leaf: Any) -> Any:
-            if not eqx.is_array_like(leaf):  # a function among shared leaves
-                return leaf
-            inexact = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-            return jax.device_put(np.asarray(leaf, np.float64)) if inexact else leaf
-
-        return jax.tree.map(cast, tree)
-
-    try:
-        # JAX caches NumPy constants by identity in single precision, so the target gets copies.
-        fresh = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, target)
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            wide = fresh.bind(double(particle)).sharing(double(target.shared))
-            scores = np.asarray(_scores(wide, double(points), double(batch)))
-    except Exception:  # the log density does not support double precision
-        return None
-    return scores if scores.dtype == np.float64 and np.isfinite(scores).all() else None
