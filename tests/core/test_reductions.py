@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from steinkern.core.reductions import mean_of_rows, reduce_apart, reduce_together
+from steinkern.core.reductions import mean_of_rows, reduce_apart, reduce_together, sum_unfused
 
 KINDS = ("sum", "max", "min")
 REDUCTIONS = {"sum": np.sum, "max": np.max, "min": np.min}
@@ -41,3 +41,13 @@ def test_nan_stays_nan(shape):
 def test_the_mean_of_rows(number, generator):
     points = generator.normal(size=(number, 3))
     np.testing.assert_allclose(jax.jit(mean_of_rows)(points), points.mean(axis=0, keepdims=True), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("number", [1, 50, 1500])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_sum_over_the_first_axis_keeps_the_digits_of_its_type(number, dtype, generator):
+    arrays = generator.uniform(size=(number, 3, 2)).astype(dtype)
+    found = jax.jit(sum_unfused)(arrays)
+    assert found.dtype == dtype
+    exact = np.sum(arrays.astype(np.float64), axis=0)
+    np.testing.assert_allclose(found, exact, rtol={np.float16: 2e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype])

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.core.block_metric import apply_to_shared, left_factors_first
+from steinkern.core import block_metric
+from steinkern.core.block_metric import apply_to_shared, left_factors_first, sum_of_solved
 from steinkern.core.metric import DiagonalMetric
 from steinkern.core.particles import Scored
 from steinkern.kernels.in_metric import distances_in_metric, distances_within_metric, in_metric
@@ -78,6 +79,19 @@ def test_left_factors_first_gives_the_same_products(key, name):
     expected = jax.vmap(lambda metric: getattr(metric, name)(points))(metrics)
     np.testing.assert_allclose(left_factors_first(metrics, name, points), expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(apply_to_shared(metrics, name, points), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 6])
+def test_groups_of_metrics_give_what_all_at_once_give(key, together, monkeypatch):
+    """Six metrics in groups of 1, 2, 3 and 6, by the most entries that vectors may have after them."""
+    metric_key, points_key, pairs_key = jr.split(key, 3)
+    metrics, points = _kronecker_metrics(metric_key, 6, (2, 4)), jr.normal(points_key, (5, 8))
+    monkeypatch.setattr(block_metric, "_TOGETHER", together * points.size)
+    each = jnp.stack([jax.tree.map(lambda leaf, i=i: leaf[i], metrics).solve(points) for i in range(6)])
+    np.testing.assert_allclose(apply_to_shared(metrics, "solve", points), each, rtol=1e-9, atol=1e-12)
+    pairs = jr.normal(pairs_key, (6, 4, 5))
+    expected = jnp.einsum("lij,ljd->id", pairs, each)
+    np.testing.assert_allclose(sum_of_solved(metrics, pairs, points), expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.thorough

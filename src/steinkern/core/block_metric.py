@@ -144,10 +144,56 @@ class KroneckerMetric(AbstractMetric):
 
 
 _Whole: TypeAlias = Literal["solve", "multiply"]
+_TOGETHER = 2**25
+"""The most entries that vectors have after the metrics of a group; of more, memory and not speed is the limit."""
 
 
-def apply_to_shared(metrics: AbstractMetric, name: _Whole, vectors: Float[Array, "n d"]) -> Float[Array, "l n d"]:
-    """Q_l v or Q_l⁻¹ v of every metric of a batch and every vector."""
+def apply_to_shared(
+    metrics: AbstractMetric, name: _Whole, vectors: Float[Array, "n d"], *, grouped: bool = True
+) -> Float[Array, "l n d"]:
+    """Q_l v or Q_l⁻¹ v of every metric of a batch and every vector.
+
+    Args:
+        metrics: the metrics.
+        name: the method that is applied.
+        vectors: the vectors.
+        grouped: apply few metrics at a time where vectors are long; not where metrics lie on several devices.
+    """
+    groups = _groups(metrics, vectors.size) if grouped else None
+    if groups is None:
+        return _apply_at_once(metrics, name, vectors)
+    each = jax.lax.map(lambda some: _apply_at_once(some, name, vectors), groups)
+    return each.reshape(-1, *vectors.shape)
+
+
+def sum_of_solved(
+    metrics: AbstractMetric, coefficients: Float[Array, "l m n"], vectors: Float[Array, "n d"]
+) -> Float[Array, "m d"]:
+    """Σ_l Σ_j c_lij Q_l⁻¹ v_j; of few metrics at a time where vectors are long."""
+
+    def of_some(metrics: AbstractMetric, coefficients: Float[Array, "l m n"]) -> Float[Array, "m d"]:
+        solved = _apply_at_once(metrics, "solve", vectors)
+        return jnp.tensordot(coefficients, solved, axes=((0, 2), (0, 1)), precision="highest")
+
+    groups = _groups((metrics, coefficients), vectors.size)
+    if groups is None:
+        return of_some(metrics, coefficients)
+    shape = jax.eval_shape(of_some, *jax.tree.map(lambda leaf: leaf[0], groups))
+    first = jnp.zeros(shape.shape, shape.dtype)
+    return jax.lax.scan(lambda total, some: (total + of_some(*some), None), first, groups)[0]
+
+
+def _groups(metrics: Any, entries: int) -> Any:
+    """A batch of metrics in equal groups, each for at most `_TOGETHER` entries; `None` for a single group."""
+    number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
+    sizes = (size for size in range(number, 0, -1) if number % size == 0)
+    size = next((size for size in sizes if size * entries <= _TOGETHER), 1)
+    if size == number:
+        return None
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), metrics)
+
+
+def _apply_at_once(metrics: AbstractMetric, name: _Whole, vectors: Float[Array, "n d"]) -> Float[Array, "l n d"]:
     if not has_factors(metrics) or metrics.bias:
         return _one_by_one(metrics, name, vectors)
     return jax.lax.platform_dependent(

@@ -47,6 +47,17 @@ def mean_of_rows(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
     return _reduce(("sum", "max"), (points, points), (0,))[0][None, :] / points.shape[0]
 
 
+def sum_unfused(arrays: Float[Array, "l n d"]) -> Float[Array, "n d"]:
+    """The sum over the first axis, which on a CPU is a kernel of its own.
+
+    XLA's library of matrix products takes in plain sums of their operands, and then the products themselves are slow:
+    1.2 ms instead of 0.8 for those of a KFAC mixture on a network 64-32-10. It leaves reductions of two operands alone.
+    """
+    if arrays.shape[0] > _LONGEST or arrays.dtype.itemsize < 4:  # XLA's own sums keep more digits of these
+        return jnp.sum(arrays, axis=0)
+    return _reduce(("sum", "max"), (arrays, arrays), (0,))[0]
+
+
 def _reduce(kinds: Sequence[Kind], arrays: Sequence[Array], axes: tuple[int, ...]) -> tuple[Array, ...]:
     own = {"sum": jax.lax.add, "max": jax.lax.max, "min": jax.lax.min}
     firsts = tuple(_first(kind, array) for kind, array in zip(kinds, arrays, strict=True))

@@ -16,6 +16,7 @@ from ..core.pieces import long_products
 from ..core.types import Points
 from .bandwidth import AbstractBandwidth, Median
 from .distance import clear_rounding
+from .radial.ring import devices_in_ring
 from .scalar import AbstractScalarKernel
 
 _FEW_COORDINATES = 4
@@ -66,7 +67,7 @@ def in_metrics(metrics: AbstractMetric, points: Points) -> InMetric:
 
 def _bilinear(metrics: AbstractMetric, points: Float[Array, "n b"]) -> Bilinear:
     if has_factors(metrics):  # see `KroneckerMetric.bilinear`
-        products = apply_to_shared(metrics, "multiply", points)
+        products = apply_to_shared(metrics, "multiply", points, grouped=devices_in_ring(points.shape[0]) == 1)
         return Bilinear(points, products, products)
     number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
     each = jnp.broadcast_to(points, (number, *points.shape))  # as one batch of products
@@ -93,7 +94,8 @@ def distances_within_metric(points: InMetric) -> Float[Array, "n n"]:
     if points.dimension <= _FEW_COORDINATES:
         return _by_differences(points, points)
     pairs = zip(points.left, points.right, strict=True)
-    cross = _total([long_products(left, right) for left, right in pairs])
+    # Q x first: of a batch of metrics these are many, which as second factor would be transposed.
+    cross = _total([long_products(right, left) for left, right in pairs])
     own = jnp.diagonal(cross)
     squares = own[:, None] + own[None, :]
     return clear_rounding(squares - (cross + cross.T), squares, points.dimension)

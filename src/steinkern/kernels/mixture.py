@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.block_metric import apply_to_shared
+from ..core.block_metric import sum_of_solved
 from ..core.metric import AbstractMetric, split_columns
 from ..core.particles import Scored
+from ..core.reductions import sum_unfused
 from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_choice
 from .bandwidth import AbstractBandwidth, Median
 from .distance import squared_distances
@@ -203,8 +204,7 @@ class Mixture(AbstractMatrixKernel):
             own = [None] * len(sizes)
         drives = []
         for block, score, mean, offset in zip(blocks, split_columns(scores, sizes), means, own, strict=True):
-            pulls = apply_to_shared(block, "solve", score - mean)  # l n b
-            drive = jnp.tensordot(pairs, pulls, axes=((0, 2), (0, 1)), precision="highest")
+            drive = sum_of_solved(block, pairs, score - mean)
             if offset is not None:
                 each = jax.vmap(lambda metric, vector: metric.solve(vector))(block, offset[:, None])
                 drive = drive + dot(jnp.sum(pairs, axis=2).T, each[:, 0])
@@ -252,7 +252,7 @@ class Mixture(AbstractMatrixKernel):
         self, weights: Float[Array, "l n"], product: Float[Array, "l n b"], anchor: Float[Array, "l 1 b"]
     ) -> Float[Array, "n b"]:
         """Σ_m w_m g_m at every point."""
-        pulled = jnp.einsum("ln,lnb->nb", weights, product, precision="highest")
+        pulled = sum_unfused(weights[:, :, None] * product)
         return (dot(weights.T, anchor[:, 0]) - pulled) / cast_like(self.temperature, product)
 
     def _products(self, seen: "_Seen") -> Iterator[tuple[Float[Array, "l n b"], Float[Array, "l 1 b"]]]:
