@@ -3,7 +3,8 @@
     python -m benchmarks.networks [--cases NAME ...] [--rounds 10] [--at-once] [--beside DIRECTORY] [--json PATH]
 
 10 particles, batches of 128, random data. The mixture has an anchor at every particle. Curvature is measured every 5
-steps and factorised every 10, as in the studies; the methods "-drawn" measure it by one label drawn from the model.
+steps and factorised every 10, as in the studies; the methods "-drawn" measure it by one label drawn from the model,
+those "-quarter" exactly on a quarter of the batch.
 Each contender has a process of its own, and the processes take turns round by round. A step is timed by a callback,
 which the library calls after the first third of a fit and at its end: the checks at the end of a fit, which take
 seconds, do not count. The best round is reported. Rows of other cases that the file of `--json` has are kept.
@@ -24,7 +25,9 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-METHODS = ("ensemble", "vanilla", "average", "mixture", "average-drawn", "mixture-drawn")
+METHODS = (
+    "ensemble", "vanilla", "average", "mixture", "average-drawn", "mixture-drawn", "average-quarter", "mixture-quarter"
+)  # fmt: skip
 NETWORKS = {"64-32-10": 40, "784-400-400-10": 100, "lenet": 100}
 """Cases, and the steps of a third of a fit of the mixture."""
 LONGER = {"cpu": {"ensemble": 10, "vanilla": 10, "average": 3}, "gpu": {"ensemble": 3, "vanilla": 3, "average": 2}}
@@ -93,15 +96,18 @@ def prepare(case: str, method: str) -> Callable[..., Any]:
         num_data=ROWS,
     )
     curvature: Any = sk.KFAC(model, sk.Categorical())
-    if method.endswith("-drawn"):
+    name, _, variant = method.partition("-")
+    if variant == "drawn":
         curvature = sk.KFAC(model, sk.Categorical(), draws=1)
+    if variant == "quarter":
+        curvature = sk.KFAC(model, sk.Categorical(), examples=BATCH // 4)
     mixed = {**MIXTURE, "temperature": sk.Median()}
     sampler: Any = {
         "ensemble": lambda: sk.ensemble(1e-3),
         "vanilla": lambda: sk.svgd(optimiser=1e-3),
         "average": lambda: sk.matrix_svgd("average", curvature, optimiser=1e-3, **KFAC),
         "mixture": lambda: sk.matrix_svgd("mixture", curvature, optimiser=1e-3, **KFAC, **mixed),
-    }[method.removesuffix("-drawn")]()
+    }[name]()
 
     def run(steps: int, **more: Any) -> Any:
         options: dict[str, Any] = {"num_steps": steps, "batch_size": BATCH, "record_every": steps, "progress": False}
@@ -120,7 +126,7 @@ def child(case: str, method: str) -> None:
     warnings.simplefilter("ignore")
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
     run, longer = prepare(case, method), LONGER[jax.default_backend()]
-    steps = NETWORKS[case] * longer.get(method.removesuffix("-drawn"), 1)
+    steps = NETWORKS[case] * longer.get(method.partition("-")[0], 1)
 
     def first() -> float:
         start = time.perf_counter()
@@ -180,7 +186,7 @@ def start(case: str, sources: dict[str, Path]) -> dict[str, Contender]:
         f"{method}{suffix}": Contender(source, case, method)
         for suffix, source in sources.items()
         for method in METHODS
-        if not (suffix and method.endswith("-drawn"))  # the earlier version may not draw labels
+        if not (suffix and "-" in method)  # the earlier version may not have these variants
     }
 
 

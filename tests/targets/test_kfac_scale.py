@@ -9,7 +9,8 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
-from steinkern.targets.kfac.factors import second_moment
+from steinkern.core.pieces import LONG
+from steinkern.targets.kfac.factors import second_moment, second_moment_with_ones
 from tests.core.test_operators import dense_matrix, largest_array
 from tests.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
 
@@ -79,10 +80,20 @@ def test_a_likelihood_that_draws_no_labels_says_so(generator):
         jax.eval_shape(lambda point: kfac(KNOWN.target, point, data), point)
 
 
-@pytest.mark.parametrize(("name", "value"), [("draws", 0), ("seed", -1), ("largest_side", 0)])
+@pytest.mark.parametrize(("name", "value"), [("draws", 0), ("seed", -1), ("examples", 0), ("largest_side", 0)])
 def test_numbers_that_are_none_are_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a whole number of at least"):
         sk.KFAC(RELU.output, sk.Gaussian(), **{name: value})
+
+
+@pytest.mark.parametrize(("examples", "rows"), [(1, [0]), (3, [0, 2, 4]), (7, range(7)), (9, range(7))])
+def test_on_some_examples_curvature_is_that_of_a_batch_of_them(examples, rows, generator):
+    """Evenly spaced ones, which stand for all."""
+    point, data = RELU.draw(generator, 7)
+    found = options(RELU, examples=examples)(point, data)
+    expected = options(RELU)(point, jax.tree.map(lambda leaf: leaf[np.array(rows)], data))
+    for part, other in zip(found.parts, expected.parts, strict=True):
+        assert_close(dense_matrix(part), dense_matrix(other))
 
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 4, 7, 8])
@@ -92,6 +103,15 @@ def test_a_large_factor_is_the_dense_one_within_its_blocks(largest, key):
     sizes = {1: [1] * 7, 2: [2, 2, 2, 1], 3: [3, 3, 1], 4: [4, 3], 7: [7], 8: [7]}[largest]
     mask = scipy.linalg.block_diag(*[np.ones((size, size)) for size in sizes])
     assert_close(dense_matrix(operator), mask * 0.3 * np.asarray(rows.T @ rows))
+
+
+@pytest.mark.parametrize(("count", "largest"), [(7, 10), (LONG, 10), (LONG, 3)])
+def test_rows_with_a_one_are_those_that_have_a_column_of_ones(count, largest, key):
+    rows = jr.normal(key, (count, 5))
+    with_ones = jnp.concatenate([rows, jnp.ones((count, 1))], axis=1)
+    expected = dense_matrix(second_moment(with_ones, jnp.asarray(0.3), largest))
+    found = dense_matrix(second_moment_with_ones(rows, jnp.asarray(0.3), largest))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * count)
 
 
 def test_large_sides_are_cut_into_blocks(generator):

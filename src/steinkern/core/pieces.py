@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_LONG, _NARROW, _PIECE = 8192, 64, 2048
+LONG = 8192
+"""The length of a common axis from which on products are added up in pieces."""
+_NARROW, _PIECE = 256, 2048
 
 
 def long_squares(rows: Float[Array, "n d"]) -> Float[Array, "d d"]:
@@ -53,7 +55,7 @@ def products_in_pieces(left: Float[Array, "m d"], right: Float[Array, "n d"], pi
 
 def number_of_pieces(length: int) -> int:
     """The divisor of a length that comes closest to pieces of `_PIECE`; 1 for a short one or where none comes close."""
-    if length < _LONG:
+    if length < LONG:
         return 1
     near = [count for count in range(2, length // 1024 + 1) if length % count == 0 and length // count <= 4 * _PIECE]
     return min(near, key=lambda count: abs(length // count - _PIECE), default=1)

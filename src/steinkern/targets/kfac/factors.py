@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from ...core.metric import split_columns
 from ...core.operators import AbstractOperator, Blocks, Dense, Diagonal, Kronecker, Stack
-from ...core.pieces import long_squares
+from ...core.pieces import LONG, long_squares
 from ...core.types import Scalar, Vector
 from .rules import DiagonalBlock, KroneckerBlock, Piece, UnitwiseBlock
 
@@ -79,8 +79,6 @@ def kronecker(
         output = second_moment(gradients.reshape(-1, output_size), scale, largest_side)
         return _product(inputs, output, jnp.mean(prior), outputs_last, False)
     rows = record.inputs.astype(prior.dtype)
-    if with_bias:
-        rows = jnp.concatenate([rows, jnp.ones((*rows.shape[:-1], 1), rows.dtype)], axis=-1)
     if sharing == "reduce":
         rows = jnp.mean(rows, axis=1, keepdims=True)
     groups = rows.shape[2]
@@ -88,7 +86,8 @@ def kronecker(
     gradients = gradients.reshape(-1, groups, output_size // groups)
 
     def one_group(x: Float[Array, "n i"], g: Float[Array, "rows o"], shift: Scalar) -> Kronecker:
-        inputs = second_moment(x, jnp.asarray(1 / x.shape[0], x.dtype), largest_side)
+        moment = second_moment_with_ones if with_bias else second_moment
+        inputs = moment(x, jnp.asarray(1 / x.shape[0], x.dtype), largest_side)
         return _product(inputs, second_moment(g, scale, largest_side), shift, outputs_last, with_bias)
 
     if groups == 1:
@@ -150,6 +149,17 @@ def second_moment(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -
     if count * side == size:
         return blocks
     return Blocks((blocks, second_moment(rows[:, count * side :], scale, largest_side)))
+
+
+def second_moment_with_ones(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -> AbstractOperator:
+    """The same of rows (r, 1), the inputs of a layer with a bias. Many rows are summed instead of copied."""
+    count, size = rows.shape
+    if count < LONG or size + 1 > largest_side:
+        return second_moment(jnp.concatenate([rows, jnp.ones_like(rows[:, :1])], axis=1), scale, largest_side)
+    sums = jnp.sum(rows, axis=0)[None]
+    last = jnp.concatenate([sums, jnp.full((1, 1), count, rows.dtype)], axis=1)
+    matrix = jnp.concatenate([jnp.concatenate([long_squares(rows), sums.T], axis=1), last])
+    return Dense(scale * matrix)
 
 
 def _plus_diagonal(operator: AbstractOperator, entries: Vector) -> AbstractOperator:
