@@ -36,9 +36,9 @@ STEP_SIZES = (1e-4, 1e-3, 1e-2, 1e-1)
 """The particles' step sizes that are searched, for every method."""
 DAMPINGS = (0.01, 0.1, 1.0)
 """The dampings of the metric that are searched, where there is one."""
-WHOLE_SIZES, WHOLE_DAMPING = (1e-3, 3e-3, 1e-2), 0.1
+WHOLE_SIZES, WHOLE_DAMPING = (3e-3, 1e-2, 3e-2), 0.1
 """Where all weights are particles: the step sizes of a run by Adam, and the damping."""
-WHOLE_LANGEVIN_SIZES = {"sgld": (0.1, 0.3, 1.0), "psgld": (3e-5, 1e-4, 3e-4)}
+WHOLE_LANGEVIN_SIZES = {"sgld": (0.1, 0.3, 1.0), "psgld": (3e-4, 1e-3, 3e-3)}
 """The same for the Langevin chains."""
 TABLE_2 = json.loads(read_file(__package__, "paper.json"))
 """The numbers that the paper prints: metric, dataset, method."""
