@@ -2,7 +2,7 @@
 
 import pickle
 
-from steinkern.core.notices import Notice, Phrase, RefusalError, ways_out
+from steinkern.core.notices import Notice, Phrase, RefusalError, quantity, some_of, ways_out
 from steinkern.core.types import SteinWarning
 
 
@@ -41,3 +41,9 @@ def test_warnings_and_refusals_carry_the_code():
     assert str(SteinWarning(notice)) == notice
     assert SteinWarning("a text").code is None
     assert RefusalError(notice).notice.code == "flat"
+
+
+def test_numbers_have_their_noun_and_long_lists_an_end():
+    assert [quantity(number, "step") for number in (0, 1, 2, 1000)] == ["0 steps", "1 step", "2 steps", "1,000 steps"]
+    assert some_of([3, 1, 2], 3) == "3, 1, 2"
+    assert some_of(["a", "b", "c"], 2) == "a, b, …"

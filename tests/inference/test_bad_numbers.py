@@ -36,7 +36,7 @@ INSIDE = np.minimum(START, 1.9)
 @pytest.fixture(scope="module")
 def pushed():
     """Particles whose neighbours push them over the edge, again and again."""
-    with pytest.warns(sk.SteinWarning, match=r"particle 1, 3 of 12 .* `support=`"):
+    with pytest.warns(sk.SteinWarning, match=r"particles 1, 3 of 12 .* `support=`"):
         return fit(walled, particles=INSIDE, num_steps=100)
 
 
@@ -186,7 +186,7 @@ def test_a_particle_of_infinite_curvature_is_found_as_well():
         return -0.5 * (x[0] - 1.0) ** 2 - 0.5 * x[1] ** 2 + rough(x[0])
 
     sampler = sk.matrix_svgd("average", sk.Hessian(), sk.RBF(1.0), optax.sgd(0.1))
-    with pytest.warns(sk.SteinWarning, match="particle 1"):
+    with pytest.warns(sk.SteinWarning, match="particles 1"):
         result = fit(log_density, sampler, INSIDE, num_steps=100)
     assert result.status is sk.Status.FINISHED
     assert result.faults.moved_back > 0
@@ -285,7 +285,7 @@ def test_an_absurd_move_is_shortened_to_the_limit_and_no_other_is_touched():
     move, whole = (np.asarray(result.points[0] - NEEDLED[0]) for result in (limited, free))
     np.testing.assert_allclose(move / np.linalg.norm(move), whole / np.linalg.norm(whole), atol=1e-12)
     np.testing.assert_array_equal(limited.points[1:], free.points[1:])
-    assert "1 moves were clipped, far longer than any before" in limited.message
+    assert "Clipped 1 move, far longer than any before" in limited.message
 
 
 @pytest.mark.parametrize("sampler", [sk.svgd(), sk.sgld(0.1), sk.psgld(0.01)], ids=["svgd", "sgld", "psgld"])

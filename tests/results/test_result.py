@@ -9,6 +9,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.core.notices import Notice
+from steinkern.results.verdict import Verdict
 
 
 def log_density(parameters, data):
@@ -48,6 +49,15 @@ def test_the_summary_lists_the_warnings_before_the_end_of_the_run(result):
     plain, lines = result.summary().splitlines(), told.summary().splitlines()
     assert lines[-3] == "Warning: chains move slowly in 'a'"
     assert lines[:-3] + lines[-2:] == plain
+
+
+def test_a_run_that_passes_the_stein_check_says_so_beside_the_warnings_of_other_checks(result):
+    passed = dataclasses.replace(result, verdict=Verdict(True, stein_ratio=1.0, stein_ratio_error=0.1))
+    told = dataclasses.replace(passed, warnings=(Notice("slow-chains", "chains move slowly in 'a': take more."),))
+    assert repr(passed).splitlines()[1].endswith("passes the Stein check")
+    assert repr(told).splitlines()[1].endswith("passes the Stein check, but other checks warn")
+    sentence = " The warnings are of other checks."
+    assert told.summary().splitlines()[-1] == passed.summary().splitlines()[-1] + sentence
 
 
 def test_a_long_summary_is_cut_and_says_how_to_see_the_rest():

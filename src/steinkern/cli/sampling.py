@@ -11,6 +11,7 @@ import typer
 from ..core.checkpoint import CheckpointError, OtherRunError, newest, remove_run
 from ..core.compilation_cache import switch_on_by_environment
 from ..core.files import DirectoryLock, machine_memory, prepare_directory
+from ..core.notices import quantity
 from ..core.terminal import say
 from ..core.types import check_choice, check_count
 from ..inference.arguments import as_count
@@ -173,8 +174,9 @@ def _sample_into(outputs: Outputs, loaded: Loaded, options: dict[str, Any], resu
         raise typer.Exit(1)
     if result.status is Status.STOPPED:
         if method != AUTO:
-            of = "" if steps is None else f" of {steps}"
-            say(f"Interrupted after {result.num_steps}{of} steps: {_way_on(restart)}.")
+            taken = quantity(result.num_steps, "step")
+            of = "" if steps is None else f" of {steps:,}"
+            say(f"Interrupted after {taken}{of}: {_way_on(restart)}.")
         raise typer.Exit(130)
 
 
@@ -203,17 +205,18 @@ def _checkpoint(directory: Path, resume: bool, restart: bool, method: str) -> Pa
     if restart and recorded:
         remove_run(place)
     saved = newest(place)
+    beside = "" if saved is None else f"`--out` lies beside a run of {quantity(saved.step, 'step')} in {place}"
     if resume and saved is None:
         raise ValueError(f"`--resume` finds no run in {place}. Leave it out to begin one.")
     if restart and saved is not None and method != AUTO:
         raise ValueError(
-            f"`--out` lies beside a run of {saved.step} steps in {place}, which this command has not recorded, so that "
-            "--restart does not remove it. Move it away, or give an --out in another directory."
+            f"{beside}, which this command has not recorded, so that --restart does not remove it. Move it away, or "
+            "give an --out in another directory."
         )
     if not resume and not restart and saved is not None:
         raise ValueError(
-            f"`--out` lies beside a run of {saved.step} steps in {place}: give --method {before or method} --resume to "
-            "go on with it, --restart to begin anew in its place, or an --out in another directory."
+            f"{beside}: give --method {before or method} --resume to go on with it, --restart to begin anew in its "
+            "place, or an --out in another directory."
         )
     return place
 

@@ -1,7 +1,7 @@
 """Messages about a run: a text, a code for programs, and advice that the command line words differently."""
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -78,12 +78,22 @@ class RefusalError(ValueError):
         self.notice = notice
 
 
+def quantity(number: int, noun: str) -> str:
+    """A number with its noun: "1 step", "2 steps"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def some_of(items: Sequence[Any], most: int = 10) -> str:
+    """At most so many items, separated by commas, and … in place of further ones."""
+    return ", ".join(map(str, items[:most])) + (", …" if len(items) > most else "")
+
+
 def ways_out(ways: Iterable[Fragment]) -> list[Fragment]:
     """The fragments of the sentence "Ways out: a, b or c.", without repetitions."""
-    listed = list(dict.fromkeys(ways))
+    ways = list(dict.fromkeys(ways))
     fragments: list[Fragment] = ["Ways out: "]
-    for place, way in enumerate(listed):
-        after = "." if place == len(listed) - 1 else " or " if place == len(listed) - 2 else ", "
+    for place, way in enumerate(ways):
+        after = "." if place == len(ways) - 1 else " or " if place == len(ways) - 2 else ", "
         fragments += [way, after]
     return fragments
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
-from ..core.notices import Notice, Phrase
+from ..core.notices import Notice, Phrase, quantity
 from ..core.types import Batch, Points, PyTree
 from ..results.result import Status
 from ..results.verdict import Verdict, not_judged
@@ -129,7 +129,7 @@ def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status
     if loop.converged:
         ratio = float(loop.info.velocity_norm / loop.largest_velocity)
         heard = " Ctrl-C came as it did." if ending is Ending.INTERRUPTED else ""
-        fell = f"the velocity fell to {ratio:.2g} of its largest value after {int(loop.step)} steps"
+        fell = f"the velocity fell to {ratio:.2g} of its largest value after {quantity(int(loop.step), 'step')}"
         if verdict.passed is False:
             failed = f"{fell}, and the particles fail the check against the target.{heard}"
             return Status.FINISHED, Notice("at-rest-and-fails", failed)
@@ -140,7 +140,7 @@ def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status
     if ending in _ENDED_BY:
         status, ended = _ENDED_BY[ending]
         way_on = Phrase.SAME_CALL if kept else Phrase.GO_ON
-        return status, Notice("ended-early", f"{ended} the run after {int(loop.step)} steps; ", way_on, ".")
+        return status, Notice("ended-early", f"{ended} the run after {quantity(int(loop.step), 'step')}; ", way_on, ".")
     fraction = velocity_fraction(run)
     still = verdict.passed is False and run.sampler.deterministic and run.done > 1 and fraction > STILL_LARGEST
     uphill = ": the particles are not moving downhill" if still else ""

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
-from ..core.notices import Fragment, Notice, Phrase, ways_out
+from ..core.notices import Fragment, Notice, Phrase, quantity, some_of, ways_out
 from ..core.particles import Scored
 from ..core.programs import compiled_quickly
 from ..core.types import Batch, Points, Scalar
@@ -141,11 +141,12 @@ def _report_unclear(run: Run, verdict: Verdict) -> Iterator[Notice]:
 
 def stuck(which: Sequence[int], number: int) -> Notice:
     """The warning about particles, of `number`, that were moved back more than five steps in a row."""
+    noun, was, stands = ("particle", "was", "it stands") if len(which) == 1 else ("particles", "were", "they stand")
     return Notice(
         "stuck",
-        f"particle {', '.join(map(str, which))} of {number} went, more than five steps in a row, to where the target "
-        "is NaN or infinite, and was moved back: it stands at an edge that the target does not declare. Declare "
-        "constraints with ",
+        f"{noun} {some_of(which)} of {number} went, more than five steps in a row, to where the target is NaN or "
+        f"infinite, and {was} moved back: {stands} at an edge that the target does not declare. Declare constraints "
+        "with ",
         Phrase.SUPPORT,
         ", or ",
         Phrase.LOWER_RATE,
@@ -171,11 +172,11 @@ def _check_moved(run: Run, start: Points) -> Iterator[Notice]:
     spread = np.std(before, axis=0) + np.finfo(np.float64).tiny
     farthest = float(np.max(np.abs(now - before) / np.where(spread > 0, spread, 1)))
     if farthest < LEAST_MOVE:
+        taken = quantity(run.done, "step")
         yield Notice(
             "not-moved",
-            f"the particles have not moved: after {run.done} steps none is farther than {farthest:.1g} of the spread "
-            f"from where it began, at a velocity of {velocity:.2g}. The step size is 0, or too small for this "
-            "precision: ",
+            f"the particles have not moved: after {taken} none is farther than {farthest:.1g} of the spread from where "
+            f"it began, at a velocity of {velocity:.2g}. The step size is 0, or too small for this precision: ",
             Phrase.RAISE_RATE,
             ".",
         )
@@ -196,10 +197,10 @@ def _check_flat(run: Run, batch: Batch, first: Array, last: Array) -> Iterator[N
     flat = np.flatnonzero(~slopes)
     if flat.size:
         names = run.target.bound_space.layout.coordinate_names()
-        listed = ", ".join(names[place] for place in flat[:_NAMED]) + (", …" if flat.size > _NAMED else "")
+        named = some_of([names[place] for place in flat], _NAMED)
         yield Notice(
             "flat",
-            f"the log density does not depend on {listed}: its gradient there is exactly zero at all particles, the "
+            f"the log density does not depend on {named}: its gradient there is exactly zero at all particles, the "
             "first and the last. A density that is flat in a direction cannot be normalised, and the particles spread "
             "along it without end. Leave out parameters that are not used, and give the others a prior.",
         )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.notices import Notice
+from ..core.notices import Notice, quantity
 from .placeholders import AbsentTarget
 from .result import Faults, History, Result, Status
 from .verdict import not_judged
@@ -47,7 +47,7 @@ def combine(results: Sequence[Any]) -> Result:
             )
     first = results[0]
     status = max((result.status for result in results), key=list(Status).index)
-    words = ", ".join(f"{result.num_steps} steps, {result.status.value}" for result in results)
+    words = ", ".join(f"{quantity(result.num_steps, 'step')}, {result.status.value}" for result in results)
     none = np.zeros(0)
     empty = History(np.zeros(0, int), none, none, none, None)
     kept = {field.name: getattr(first, field.name) for field in fields(Result)}  # without the quality of `sample`

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.notices import Fragment, Notice, Phrase
+from ..core.notices import Fragment, Notice, Phrase, quantity, some_of
 from ..core.reprs import ShortRepr
 from ..core.types import PyTree
 
@@ -99,11 +99,13 @@ class Faults:
         """The message followed by a sentence on every kind of fault that occurred."""
         told: list[Fragment] = []
         if self.moved_back:
-            told.append(f" Particles were moved back {self.moved_back} times from where the target is not finite.")
+            times = quantity(self.moved_back, "time")
+            told.append(f" Particles were moved back {times} from where the target is not finite.")
         if self.stuck:
-            told.append(f" More than five steps in a row: {', '.join(map(str, self.stuck))}.")
+            told.append(f" More than five steps in a row: {some_of(self.stuck)}.")
         if self.damped:
-            told.append(f" {self.damped} steps needed up to {self.largest_damping:.0e} times the damping.")
+            told.append(f" {quantity(self.damped, 'step')} needed up to {self.largest_damping:.0e} times the damping.")
         if self.shortened:
-            told += [f" {self.shortened} moves were clipped, far longer than any before: ", Phrase.LOWER_RATE, "."]
+            moves = quantity(self.shortened, "move")
+            told += [f" Clipped {moves}, far longer than any before: ", Phrase.LOWER_RATE, "."]
         return Notice(message.code, *message.fragments, *told)

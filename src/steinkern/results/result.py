@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from ..core.arrays import as_concrete_key, as_data
 from ..core.errors import explain_errors
-from ..core.notices import Notice
+from ..core.notices import Notice, quantity
 from ..core.particles import Layout, too_coarse
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, SteinWarning, check_count, warn_caller
@@ -298,8 +298,11 @@ class Result:
 
     def _ending(self) -> list[str]:
         """The last lines of the summary: the end of the run, and its verdict."""
-        lines = [f"{len(self.points)} particles, {self.num_steps} steps, {self.status.value}: {self.message}"]
+        size = f"{quantity(len(self.points), 'particle')}, {quantity(self.num_steps, 'step')}"
+        lines = [f"{size}, {self.status.value}: {self.message}"]
         checked = self.verdict.sentence()
+        if self.verdict.passed and self.warnings:
+            checked += " The warnings are of other checks."
         compared = [] if self.comparison is None else [f"{self.comparison.in_words()}."]
         return [*lines, *([checked] if checked else []), *compared]
 

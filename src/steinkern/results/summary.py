@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from ..core.notices import quantity
 from ..core.particles import Layout
 from ..core.types import PyTree
 from . import html
@@ -58,12 +59,12 @@ def short_html(result: "Result") -> str:
 def _facts(result: "Result") -> list[str]:
     n, d = result.points.shape
     kind, verdict = type(result).__name__, result.verdict
-    dimensions = "one dimension" if d == 1 else f"{d} dimensions"
-    particles = "one particle" if n == 1 else f"{n} particles"
-    lines = [f"{kind}: {result.status.value}, {particles} in {dimensions}, {result.num_steps} steps"]
+    size = f"{quantity(n, 'particle')} in {quantity(d, 'dimension')}"
+    lines = [f"{kind}: {result.status.value}, {size}, {quantity(result.num_steps, 'step')}"]
     if verdict.passed is not None or verdict.unclear:
         judged = {True: "passes", False: "FAILS", None: "is UNCLEAR in"}[verdict.passed]
-        lines.append(f"Stein ratio {verdict.stein_ratio:.2g} (1 at draws); {judged} the Stein check")
+        other = ", but other checks warn" if verdict.passed and result.warnings else ""
+        lines.append(f"Stein ratio {verdict.stein_ratio:.2g} (1 at draws); {judged} the Stein check{other}")
     lines += [f"Warning: {text.split(':')[0]}" for text in result.warnings[:_WARNINGS]]
     more = len(result.warnings) - _WARNINGS
     return [*lines, f"… and {more} more warnings"] if more > 0 else lines

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...core.checkpoint_file import MOST_AXES
+from ...core.notices import quantity
 from .record import Record
 
 _RULES = {
@@ -47,7 +48,7 @@ def facts(record: Record) -> list[tuple[str, str]]:
         ("Curvature", in_words(rule.get("curvature") or inner.get("curvature"))),
         ("Metric", in_words(rule.get("settings"))),
         ("Leapfrog step" if record.chains else "Step rule", _step_rule(inner)),
-        ("Particles and steps", f"{record.num_particles:,} particles, {record.num_steps:,} steps"),
+        ("Particles and steps", f"{quantity(record.num_particles, 'particle')}, {quantity(record.num_steps, 'step')}"),
         ("Check", record.check),
         ("Quality", str(settings.get("quality") or "")),
         ("Cost", str(settings.get("cost") or "")),

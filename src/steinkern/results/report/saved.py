@@ -13,7 +13,7 @@ from jaxtyping import Array
 from ...core.checkpoint import newest
 from ...core.checkpoint_file import LONGEST_AXIS, MOST_AXES, CheckpointContents
 from ...core.files import machine_memory
-from ...core.notices import Notice, Phrase, RefusalError
+from ...core.notices import Notice, Phrase, RefusalError, quantity
 from ...core.types import Batch
 from ...targets.constrained import constrained
 from ...targets.target import AbstractTarget
@@ -79,7 +79,7 @@ def read_run(
     return Record(
         title=title or target_name(settings.get("target")),
         status="checkpoint",
-        message=f"a checkpoint after {saved.step} steps; how the run ended is not written in it.",
+        message=f"a checkpoint after {quantity(saved.step, 'step')}; how the run ended is not written in it.",
         num_steps=saved.step,
         num_particles=len(points),
         settings=settings,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core.files import prepare_directory, write_text
+from ...core.notices import quantity
 from .. import html
 from . import charts, tables
 from .animation import animate
@@ -102,7 +103,7 @@ def _subtitle(record: Record) -> list[str]:
     """The numbers of particles and steps, and where known the version and the date."""
     version = record.versions.get("steinkern")
     parts = [
-        f"{record.num_particles:,} particles, {record.num_steps:,} steps",
+        f"{quantity(record.num_particles, 'particle')}, {quantity(record.num_steps, 'step')}",
         f"steinkern {version}" if version else "",
         record.versions.get("date", ""),
     ]
