@@ -9,6 +9,7 @@ from typing import Any
 from ..core.checkpoint import CheckpointError
 from ..core.interrupt import interruptible
 from ..core.multihost import any_process, is_writer
+from ..core.notices import quantity
 from ..core.progress import compiling, progress_bar
 from ..samplers.sampler import Info
 from .distributed import loss_of_a_process, several_processes, within
@@ -71,7 +72,7 @@ def drive(
             if not run.loop.healthy:
                 recover(run)
             bar.update(run.done - before)
-            bar.set_postfix_str(f"velocity {float(run.loop.info.velocity_norm):.3g}", refresh=False)
+            bar.set_postfix_str(_postfix(run), refresh=False)
             slow = time.perf_counter() - start >= _CHUNK_SECONDS
             on_line = run.done % run.record_every == 0 or run.done == num_steps
             enough = False
@@ -91,3 +92,10 @@ def drive(
         if any(any_process(several, interrupt.requested)):  # Ctrl-C in the last chunk is reported too
             ending = Ending.INTERRUPTED
     return ending, failure
+
+
+def _postfix(run: Run) -> str:
+    """What the bar says beside the steps: the velocity, and repairs, which are slow."""
+    velocity, moved_back = float(run.loop.info.velocity_norm), int(run.faults.moved_back)
+    repaired = f", particles moved back {quantity(moved_back, 'time')}" if moved_back else ""
+    return f"velocity {velocity:.3g}{repaired}"
