@@ -71,6 +71,36 @@ def test_the_progress_bar_says_that_particles_are_moved_back(monkeypatch):
     assert 10 < int(times) <= result.faults.moved_back  # the check at the end may move them once more
 
 
+def crowded(x):
+    """A Gaussian around 1.5 that is NaN beyond 2, where a third of it is."""
+    return -0.5 * ((x[0] - 1.5) ** 2 + x[1] ** 2) + 0.0 * jnp.sqrt(2.0 - x[0])
+
+
+@pytest.mark.parametrize("record_particles", [False, True])
+def test_the_particles_of_a_run_with_too_many_at_fault_are_where_the_target_is_finite(record_particles):
+    particles = np.random.default_rng(1).normal(size=(40, 2)) * 0.3
+    with pytest.warns(sk.SteinWarning, match="more than five steps in a row"):
+        result = fit(crowded, particles=particles, num_steps=300, throw=False, record_particles=record_particles)
+    assert result.status is sk.Status.DIVERGED
+    assert np.all(result.points[:, 0] <= 2)
+    (number,) = re.findall(r"those before it, (\d+) of them moved back to where the target is finite", result.message)
+    assert int(number) > 0.25 * len(particles) or len(result.faults.stuck) > 0.25 * len(particles)
+    if record_particles:
+        np.testing.assert_allclose(result.history.particles[-1], result.particles, rtol=1e-6)
+    again = fit(crowded, particles=result, num_steps=1, throw=False)  # from the particles that it has
+    np.testing.assert_array_equal(again.history.step, [result.num_steps + 1])
+
+
+def test_a_fit_with_nothing_tuned_that_diverges_names_sample_and_no_settings():
+    with pytest.warns(sk.SteinWarning, match="Declare constraints with `support=`, or call `sample`"):
+        result = sk.fit(jr.key(0), crowded, start=jnp.ones(2), throw=False)
+    assert result.status is sk.Status.DIVERGED
+    assert np.all(result.points[:, 0] <= 2)
+    assert "learning rate" not in result.message
+    assert "`damping`" not in result.message
+    assert "(a) the step size is too large: call `sample`, which needs no tuning" in result.message
+
+
 def collapsing(x):
     """A Gaussian that is NaN in a ball around its mode, which particles on a circle reach at the same step."""
     return -0.5 * jnp.sum(x**2) + 0.0 * jnp.sqrt(jnp.sum(x**2) - 0.01)

@@ -298,8 +298,13 @@ def test_history_of_a_run_that_diverges_holds_the_steps_that_were_taken():
 def test_particles_outside_the_support_are_not_a_finished_run():
     # The derivative of the logarithm is finite below zero, where the log density itself is NaN.
     result = fit_with_large_steps(lambda x: jnp.sum(jnp.log(x) - 10.0 * x), 10, throw=False)
-    assert np.any(result.particles < 0)
     assert result.status is sk.Status.DIVERGED
+    assert "4 of them moved back to where the target is finite" in result.message
+    assert np.all(result.particles > 0)
+    last = fit_with_large_steps(lambda x: jnp.sum(jnp.log(x) - 10.0 * x), 1, throw=False)
+    assert last.status is sk.Status.DIVERGED
+    assert "is NaN or infinite at 4 particles after 1 step. They were moved back" in last.message
+    assert np.all(last.particles > 0)
 
 
 # Tempering.

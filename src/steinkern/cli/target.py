@@ -128,7 +128,7 @@ def _what_went_wrong(path: Path, error: BaseException) -> str:
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()
     ]
     line = getattr(error, "lineno", None) or (own[-1] if own else None)
-    said = " ".join(str(error).split())
+    said = " ".join(str(error).split()).rstrip(".")
     where = f" in line {line}" if line else ""
     return f"{path} raises {type(error).__name__}{where}: {said}. Run it with Python to see more."
 

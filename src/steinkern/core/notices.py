@@ -39,7 +39,7 @@ class Phrase(enum.Enum):
 
 
 Fragment = str | Phrase
-Words = Mapping[Phrase, str]
+Words = Mapping[Phrase, Fragment]
 
 
 class Notice(str):
@@ -57,14 +57,15 @@ class Notice(str):
     fragments: tuple[Fragment, ...]
 
     def __new__(cls, code: str, *fragments: Fragment) -> "Notice":
-        notice = super().__new__(cls, "".join(_in_words(fragment, {}) for fragment in fragments))
+        notice = super().__new__(cls, "".join(part.value if isinstance(part, Phrase) else part for part in fragments))
         notice.code = code
         notice.fragments = fragments
         return notice
 
     def reword(self, words: Words) -> "Notice":
-        """A copy whose phrases are worded as in `words`."""
-        return Notice(self.code, *(_in_words(fragment, words) for fragment in self.fragments))
+        """A copy with `words` in place of its phrases; a phrase that they do not have stays."""
+        parts = (words.get(part, part) if isinstance(part, Phrase) else part for part in self.fragments)
+        return Notice(self.code, *parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Notice, (self.code, *self.fragments)
@@ -96,7 +97,3 @@ def ways_out(ways: Iterable[Fragment]) -> list[Fragment]:
         after = "." if place == len(ways) - 1 else " or " if place == len(ways) - 2 else ", "
         fragments += [way, after]
     return fragments
-
-
-def _in_words(fragment: Fragment, words: Words) -> str:
-    return words.get(fragment, fragment.value) if isinstance(fragment, Phrase) else fragment

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -39,6 +40,17 @@ def _wait_for_threads() -> None:
         while not done.is_set():
             with contextlib.suppress(KeyboardInterrupt):
                 done.wait()
+
+
+def _forget_threads() -> None:
+    """A forked process has none of the threads, so it must not wait for them; its calls compile."""
+    for done in list(_compiling):
+        done.set()
+    _compiling.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 class Begun(Generic[R]):

@@ -15,7 +15,7 @@ from ..results.verdict import Verdict, not_judged
 from .advice import STILL_LARGEST, velocity_fraction
 from .drive import Ending
 from .loop import LONG_STEPS, Look, batch_of, look
-from .recovery import move_back
+from .recovery import move_all_back, move_back
 from .run import Run
 from .stein_test import RATIOS, ScoreSum, judge
 
@@ -37,7 +37,9 @@ class EndCheck:
     """The evaluation of the last particles."""
 
     outside: int
-    """The number of particles at which the log density or its gradient is not finite."""
+    """The number of particles at which the run left the log density or its gradient not finite."""
+    moved_back: bool
+    """Whether those of a run that diverged were moved back to where both are finite."""
     particles: PyTree
     """The last particles, in the parameters' own coordinates."""
     scores: Array
@@ -57,13 +59,22 @@ def check_end(run: Run, batch: Batch, ending: Ending) -> EndCheck:
     """
     seen = _look(run, run.loop.state.points, batch)
     outside = int(np.sum(~_finite(seen)))
-    if outside and run.loop.healthy and move_back(run, lambda points: _finite(_look(run, points, batch))):
-        outside = 0
-        run.recorder.amend(on_host(run.loop.state.points))
-        seen = _look(run, run.loop.state.points, batch)
+    moved_back = False
+    if outside:
+
+        def finite_at(points: Points) -> np.ndarray:
+            return _finite(_look(run, points, batch))
+
+        if run.loop.healthy and move_back(run, finite_at):
+            outside = 0
+        else:
+            moved_back = move_all_back(run, finite_at)
+        if moved_back or not outside:
+            run.recorder.amend(on_host(run.loop.state.points))
+            seen = _look(run, run.loop.state.points, batch)
     failures: list[str] = []
     verdict = _verdict(run, seen.scores, outside, ending, failures)
-    return EndCheck(outside, seen.particles, seen.scores, verdict, failures)
+    return EndCheck(outside, moved_back, seen.particles, seen.scores, verdict, failures)
 
 
 def _look(run: Run, points: Points, batch: Batch) -> Look:
@@ -96,11 +107,12 @@ def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status
     """The status of a run and its message; `kept` says whether its last step is in a checkpoint."""
     loop, verdict = run.loop, end.verdict
     if loop.healthy and end.outside:
+        number, steps = quantity(end.outside, "particle"), quantity(int(loop.step), "step")
+        back = ". They were moved back along their last step" if end.moved_back else ""
         return Status.DIVERGED, Notice(
             "outside-support",
-            f"the log density, or its gradient, is NaN or infinite at {end.outside} particles after {int(loop.step)} "
-            "steps. Likely causes: (a) they left the support, where its gradient is still finite: declare "
-            "constraints with ",
+            f"the log density, or its gradient, is NaN or infinite at {number} after {steps}{back}. Likely causes: (a) "
+            "they left the support, where its gradient is still finite: declare constraints with ",
             Phrase.SUPPORT,
             "; (b) the step size is too large: ",
             Phrase.LOWER_RATE,
@@ -114,9 +126,10 @@ def outcome(run: Run, end: EndCheck, ending: Ending, kept: bool) -> tuple[Status
         what = exploded if loop.long_in_a_row >= LONG_STEPS else "gave numbers that are not finite"
         coarse = "float32 is too coarse for the target, or its" if loop.state.points.dtype.itemsize < 8 else "its"
         enable = "enable x64, or " if loop.state.points.dtype.itemsize < 8 else ""
+        back = f", {end.outside} of them moved back to where the target is finite" if end.moved_back else ""
         return Status.DIVERGED, Notice(
             "not-finite",
-            f"step {int(loop.step) + 1} {what}; the particles are those before it. "
+            f"step {int(loop.step) + 1} {what}; the particles are those before it{back}. "
             "Likely causes: (a) the step size is too large: ",
             Phrase.LOWER_OR_ADAPT_RATE,
             "; (b) the log density or its gradient is NaN or infinite where the particles went: declare constraints "

@@ -19,7 +19,7 @@ from ..targets.constrained import constrained
 from ..targets.target import AbstractTarget
 from . import double_precision, run_warnings
 from .arguments import as_count, as_number, as_switch, as_tolerance, check_checkpoint, check_functions, check_start
-from .default import finish, make_plan
+from .default import UNTUNED_WORDS, finish, make_plan
 from .distributed import loss_of_a_process
 from .drive import Ending, drive
 from .end_check import EndCheck, check_end, outcome
@@ -163,8 +163,10 @@ def fit(
     with loss_of_a_process(mesh):
         end = check_end(run, begun.batch, ending)
         result = _result(run, end, ending, kept=checkpointer is not None and failure is None)
+    words = UNTUNED_WORDS if plan is not None and plan.untuned else {}
+    result = replace(result, message=result.message.reword(words))
     if result.faults.stuck:
-        said += _warn([run_warnings.stuck(result.faults.stuck, len(result.points))], result)
+        said += _warn([run_warnings.stuck(result.faults.stuck, len(result.points)).reword(words)], result)
     if result.status is Status.STOPPED:
         said += _warn(run_warnings.beside_target(run, end.verdict, ended_early=True), result)
     elif result.status is not Status.DIVERGED:

@@ -65,6 +65,19 @@ def move_back(run: Run, finite_at: FiniteAt) -> bool:
     return True
 
 
+def move_all_back(run: Run, finite_at: FiniteAt) -> bool:
+    """Move faulty particles of a run that ends back along their last step, however many they are.
+
+    Neither counts nor the loop's health change; `False` where no point is finite.
+    """
+    loop = run.loop
+    points = _halve_moves(loop.state.points, on_host(loop.previous), finite_at(loop.state.points), finite_at)
+    if points is None:
+        return False
+    run.loop = loop._replace(state=with_points(loop.state, points))
+    return True
+
+
 def _count_moves(faults: FaultCounters, good: np.ndarray, step: int) -> FaultCounters:
     again = faults.failed_at >= step - 1
     in_a_row = np.where(good, faults.in_a_row, np.where(again, faults.in_a_row + 1, 1))

@@ -59,7 +59,7 @@ class Run:
     tolerance: float | None
     longest_move: float | None
     loop: LoopState
-    """The state from which it goes on. For `begin` its shapes do."""
+    """The state from which it goes on. `begin` needs its shapes alone."""
     first: int
     """The number of steps taken before the run began."""
     capacity: int = field(init=False)

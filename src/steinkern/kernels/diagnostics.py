@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from ..core.arrays import as_points, in_one_precision
 from ..core.particles import Scored
+from ..core.programs import compiled
 from ..core.types import Matrix, Points, Scalar, Vector, check_choice, check_count
 from .matrix import AbstractMatrixKernel, as_matrix_kernel, check_scalar_kernel
 from .radial import mean_values
@@ -56,12 +57,16 @@ def ksd2(
     """
     check_choice("statistic", statistic, ("U", "V"))
     points, scores = _with_scores(points, scores)
-    n = points.shape[0]
-    if statistic == "U" and n < 2:
+    if statistic == "U" and points.shape[0] < 2:
         raise ValueError("`statistic` 'U' needs at least two particles, got 1.")
     whole = as_matrix_kernel(RBF() if kernel is None else kernel)
     whole.check(points.shape[1])
-    adapted = whole.adapt(points)
+    return _ksd2(points, scores, whole, statistic)
+
+
+@compiled
+def _ksd2(points: Points, scores: Points, kernel: AbstractMatrixKernel, statistic: Literal["U", "V"]) -> Scalar:
+    n, adapted = points.shape[0], kernel.adapt(points)
     source = Scored.uniform(points, scores)
     total = jnp.mean(_stein_operator(adapted, points, scores, source))
     if statistic == "V":
@@ -99,16 +104,21 @@ def mmd2(points: Any, reference: Any, kernel: Any = None, biased: bool = True) -
         biased: average over all pairs (never negative); `False` leaves out the pairs of a point with itself.
     """
     points, reference = in_one_precision(as_points("points", points), as_points("reference", reference))
-    n, m = points.shape[0], reference.shape[0]
+    smaller = min(points.shape[0], reference.shape[0])
     if points.shape[1] != reference.shape[1]:
         raise ValueError(
             f"`points` and `reference` must have one dimension, got {points.shape[1]} and {reference.shape[1]}."
         )
-    if not biased and min(n, m) < 2:
-        raise ValueError(f"`biased=False` needs at least two points in each sample, got {n} and {m}.")
+    if not biased and smaller < 2:
+        raise ValueError(f"`biased=False` needs at least two points in each sample, got {smaller} in one of them.")
     if kernel is not None:
         check_scalar_kernel("kernel", kernel)
-    adapted = (RBF() if kernel is None else kernel).adapt(reference)
+    return _mmd2(points, reference, RBF() if kernel is None else kernel, biased)
+
+
+@compiled
+def _mmd2(points: Points, reference: Float[Array, "m d"], kernel: AbstractScalarKernel, biased: bool) -> Scalar:
+    adapted = kernel.adapt(reference)
 
     def mean(a: Array, b: Array) -> Scalar:
         return jnp.mean(mean_values(adapted, a, b))

@@ -67,4 +67,4 @@ def _facts(result: "Result") -> list[str]:
         lines.append(f"Stein ratio {verdict.stein_ratio:.2g} (1 at draws); {judged} the Stein check{other}")
     lines += [f"Warning: {text.split(':')[0]}" for text in result.warnings[:_WARNINGS]]
     more = len(result.warnings) - _WARNINGS
-    return [*lines, f"… and {more} more warnings"] if more > 0 else lines
+    return [*lines, f"… and {quantity(more, 'more warning')}"] if more > 0 else lines

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from ...core.notices import Notice, Phrase
+from ...core.notices import Notice, Phrase, quantity
 from ...core.programs import compiled
 from ...core.reprs import ShortRepr
 from ...core.types import Points, Scalar
@@ -279,10 +279,11 @@ def find_concerns(
             "prior with lighter tails.",
         )
     if quality.identity_error > _SURE or quality.outside:
+        number = quantity(quality.outside, "support point")
         yield Notice(
             "edge",
-            f"the density has an edge ({quality.outside} particles were placed beyond it, and the mean of its gradient "
-            f"is {quality.identity_error:.0f} standard errors from 0): declare the support with ",
+            f"the density has an edge ({number} beyond it, replaced by draws, and the mean of its gradient "
+            f"{quality.identity_error:.0f} standard errors from 0): declare the support with ",
             Phrase.SUPPORT,
             ".",
         )

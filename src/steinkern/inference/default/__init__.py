@@ -9,6 +9,7 @@
    around its mean.
 """
 
+from .finish import UNTUNED_WORDS as UNTUNED_WORDS
 from .finish import compare_with_chains as compare_with_chains
 from .finish import finish as finish
 from .plan import Plan as Plan

@@ -26,6 +26,9 @@ from .refine import refine, worth_refining
 from .rescale import FAR_SHIFT, FAR_SPREAD, rescale, worth_rescaling
 from .thin import thin
 
+UNTUNED_WORDS = dict.fromkeys((Phrase.LOWER_RATE, Phrase.LOWER_OR_ADAPT_RATE, Phrase.MORE_DAMPING), Phrase.SAMPLE)
+"""Advice about settings, which such a `fit` does not have, in other words."""
+
 
 class ComparedResult(NamedTuple):
     """A result with its comparison with chains held aside."""

@@ -51,12 +51,24 @@ def facts(record: Record) -> list[tuple[str, str]]:
         ("Particles and steps", f"{quantity(record.num_particles, 'particle')}, {quantity(record.num_steps, 'step')}"),
         ("Check", record.check),
         ("Quality", str(settings.get("quality") or "")),
-        ("Cost", str(settings.get("cost") or "")),
+        ("Cost", _cost(settings.get("cost"))),
         ("Key", "" if settings.get("command") else _key(settings.get("key"))),
         ("Options", _options(settings)),
         ("Versions", ", ".join(f"{name} {number}" for name, number in record.versions.items())),
     ]
     return [(label, words) for label, words in given if words]
+
+
+def _cost(cost: Any) -> str:
+    """The cost in words: those of `sample`, or the numbers of a `fit` without a sampler by their names."""
+    if not isinstance(cost, Mapping):
+        return str(cost or "")
+    names = {"sequential": "evaluations one after the other", "hessians": "Hessians"}
+    return ", ".join(f"{_number(value)} {names.get(name, name)}" for name, value in cost.items() if value)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def target_name(target: Any, *, with_kind: bool = False) -> str:

@@ -61,8 +61,8 @@ class KFAC(AbstractCurvature):
         seed: the seed of the drawn labels. They depend on the seed and on the position of the particle, so every step
             draws new ones.
         examples: measure on so many examples of every batch, evenly spaced in it, which stand for all; `None` measures
-            on all. A running average (`decay` of `matrix_svgd`) makes up for the noise: Martens and Grosse (2015)
-            measure on an eighth of a batch.
+            on all. With minibatches a running average (`decay` of `matrix_svgd`) makes up for the noise: Martens and
+            Grosse (2015) measure on an eighth of a batch. Without them the same examples are measured at every step.
         largest_side: the largest number of rows of a factor or exact block; larger ones are approximated by diagonal
             blocks of at most this size, and by their diagonal for 1.
     """
