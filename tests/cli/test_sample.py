@@ -407,7 +407,8 @@ BAD = {
     "resume with auto": (["{vector}:f", "--dim", "1", "--resume"], "`--resume` does not go with --method auto"),
     "steps with auto": (["{vector}:f", "--dim", "1", "--steps", "9"], "`--steps` does not go with --method auto"),
     "resume and restart": (["{vector}:f", "--dim", "1", "--resume", "--restart"], "exclude each other"),
-    "not finite": (["{file}:bad", "--seed", "3"], "`start` must lie where the log density and its gradient are finite"),
+    "not finite": (["{file}:bad", "--seed", "3"], "there. Start inside the support, or declare it with `SUPPORT`."),
+    "not finite, mixture": (["{file}:bad", "--seed", "3", "--method", "mixture"], "or declare it with `SUPPORT`."),
 }
 
 

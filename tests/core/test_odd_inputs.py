@@ -7,6 +7,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from steinkern.core.notices import RefusalError
 from tests.odd_inputs import (
     ARRAYS,
     EITHER,
@@ -65,7 +66,9 @@ def _as_installed():
 def names(error: BaseException, argument: str) -> bool:
     """Whether a refusal is one of ours: a plain error that names the argument, or the target that cannot take it."""
     said = re.findall(r"`[^`]*`", str(error))
-    return type(error) in (ValueError, TypeError) and any(argument in name or "target" in name for name in said)
+    return type(error) in (ValueError, RefusalError, TypeError) and any(
+        argument in name or "target" in name for name in said
+    )
 
 
 def answered(call, value):

@@ -87,7 +87,7 @@ def run_sampler(
     loop_key, start_key = jr.split(jr.key(seed))
     start = loaded.particles(start_key, particles)
     numbers = sum(int(np.size(leaf)) for leaf in jax.tree_util.tree_leaves(start))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), reword_refusals():
         warnings.simplefilter("ignore", SteinWarning)  # the result repeats them, one line each
         try:
             result = fit(

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from ..core.arrays import as_arrays, as_concrete_data, as_concrete_key
 from ..core.errors import explain_errors, shapes
 from ..core.multihost import on_host, placed_like
-from ..core.notices import Notice
+from ..core.notices import Notice, Phrase, RefusalError
 from ..core.particles import check_particles
 from ..core.programs import Begun, compiled
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree
@@ -210,10 +210,11 @@ def _check_first_particles(log_densities: np.ndarray, scores: np.ndarray, data: 
     for good, what in ((np.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
         bad = int(np.sum(~good))
         if bad:
-            raise ValueError(
+            refused = (
                 f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "
-                f"{len(scores)} initial particles. Start inside the support, or declare it with `support=`.{why}"
+                f"{len(scores)} initial particles. Start inside the support, or declare it with "
             )
+            raise RefusalError(Notice("not-finite-at-start", refused, Phrase.SUPPORT, f".{why}"))
 
 
 def _check_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> None:

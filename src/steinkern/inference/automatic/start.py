@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ...core.errors import explain_errors
-from ...core.notices import Notice
+from ...core.notices import Notice, Phrase, RefusalError
 from ...core.particles import Layout
 from ...core.programs import compiled
 from ...core.types import Batch, Points, PyTree
@@ -68,10 +68,11 @@ def find_start(
         if np.isfinite(first.log_densities[0]) and np.isfinite(first.scores[0]).all():
             break
     else:
-        raise ValueError(
+        refused = (
             "`start` must lie where the log density and its gradient are finite, got "
-            f"{float(first.log_densities[0])} there. Start inside the support, or declare it with `support=`."
+            f"{float(first.log_densities[0])} there. Start inside the support, or declare it with "
         )
+        raise RefusalError(Notice("not-finite-at-start", refused, Phrase.SUPPORT, "."))
     names = _names(start, d)
     nearest, cloud = nearest_gaussian(evaluator, vector)
     problem = no_mass_found(evaluator, nearest, vector, names)
