@@ -17,13 +17,14 @@ from steinkern.core.pieces import (
 from steinkern.kernels.in_metric import distances_in_metric, distances_within_metric, in_metric
 
 
-def test_pieces_are_equal_and_of_about_two_thousand():
-    assert [number_of_pieces(count) for count in (8191, 8209, 12800, 314000, 1003520)] == [1, 1, 8, 157, 490]
+def test_pieces_are_equal_and_of_about_a_thousand():
+    assert [number_of_pieces(count) for count in (2047, 8209, 12800, 314000, 1003520)] == [1, 1, 16, 314, 980]
 
 
-def test_pieces_add_up_to_the_whole(key):
+@pytest.mark.parametrize("pack", [1, 2, 5])
+def test_pieces_add_up_to_the_whole(key, pack):
     rows, others = (jr.normal(own, (12800, 3)) for own in jr.split(key))
-    np.testing.assert_allclose(squares_in_pieces(rows, 4), np.asarray(rows.T @ rows), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(squares_in_pieces(rows, 4, pack), np.asarray(rows.T @ rows), rtol=1e-9, atol=1e-9)
     products = products_in_pieces(rows.T, others.T[:2], 4)
     np.testing.assert_allclose(products, np.asarray(rows.T @ others[:, :2]), rtol=1e-9, atol=1e-9)
 
@@ -34,7 +35,7 @@ def test_pieces_add_up_to_the_whole(key):
 def test_only_programs_for_a_gpu_have_pieces(function, shape):
     traced = jax.jit(jax.vmap(function)).trace(jax.ShapeDtypeStruct((2, *shape), jnp.float32))
     cuda, cpu = (traced.lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu"))
-    pieces = "2x8x1600x3" if shape[0] > shape[1] else "2x3x8x1600"
+    pieces = "2x1x1280x30" if shape[0] > shape[1] else "2x3x16x800"  # ten rows side by side fill a tile
     assert pieces in cuda
     assert pieces not in cpu
 
@@ -49,4 +50,4 @@ def test_distances_in_many_coordinates_have_pieces_on_a_gpu(key):
         return distances_within_metric(seen), distances_in_metric(seen.rows(slice(2)), seen)
 
     traced = jax.jit(distances).trace(jax.ShapeDtypeStruct((3, 12800), jnp.float32))
-    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("3x8x1600") > 1
+    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("3x16x800") > 1

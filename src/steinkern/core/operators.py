@@ -273,15 +273,19 @@ def _factor(operator: AbstractOperator, added: Scalar, symmetric: bool) -> Abstr
 
 
 def _after(done: AbstractMetric, operator: Operator) -> Operator:
-    """The same operator, so that its factorisation waits for the one that is `done`.
+    """The same operator; on a CPU, its factorisation waits for the one that is `done`.
 
     Batched factorisations that run at the same time, each waiting for threads of the one pool, bring JAX 0.10 to a
     standstill on a CPU with few cores. Adding a zero that depends on the result puts them in order; where that result
     is not finite, neither are the later ones.
     """
-    results = [jnp.ravel(leaf)[0] for leaf in jax.tree_util.tree_leaves(done)]
-    zero = 0 * jnp.sum(jnp.stack(results))
-    return jax.tree.map(lambda leaf: leaf + zero, operator)
+
+    def ordered(done: AbstractMetric, operator: Operator) -> Operator:
+        results = [jnp.ravel(leaf)[0] for leaf in jax.tree_util.tree_leaves(done)]
+        zero = 0 * jnp.sum(jnp.stack(results))
+        return jax.tree.map(lambda leaf: leaf + zero, operator)
+
+    return jax.lax.platform_dependent(done, operator, cpu=ordered, default=lambda done, operator: operator)
 
 
 def _positive_scale(scale: Scalar) -> Scalar:
