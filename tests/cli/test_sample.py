@@ -172,7 +172,7 @@ def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
     assert "R-hat 1.0" in done.output
     assert not list((tmp_path / "checkpoint").glob("*"))
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "unconstrained means known to" in page
+    assert "standard errors of unconstrained means up to" in page
     assert "record_particles" not in page
     assert "steinkern sample " in page
     assert "--particles 100 --method auto --seed 0" in page

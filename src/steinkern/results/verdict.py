@@ -104,8 +104,8 @@ class Verdict:
         if len(self.shift.value):
             shift, spread = self.shift.value, self.spread.value
             numbers.append(f"mean score × sd up to {np.max(np.abs(shift)):.2g} (0 at draws)")
-            numbers.append(f"spread {np.min(spread):.2g} to {np.max(spread):.2g} (1)")
-        numbers.append(f"Stein ratio {self.stein_ratio:.2g} ± {self.stein_ratio_error:.1g} (1)")
+            numbers.append(f"spreads from {np.min(spread):.2g} to {np.max(spread):.2g} (1 at draws)")
+        numbers.append(f"Stein ratio {self.stein_ratio:.2g} ± {self.stein_ratio_error:.1g} (1 at draws)")
         judged = {True: "Passes", False: "FAILS", None: "UNCLEAR in"}[self.passed]
         rest = f" {self.note}." if self.note else ""
         return f"{judged} the Stein check: {', '.join(numbers)}.{rest}"

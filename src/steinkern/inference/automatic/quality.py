@@ -82,8 +82,9 @@ class Quality(ShortRepr):
     def in_words(self) -> str:
         """The quality in one line."""
         return (
-            f"unconstrained means known to {np.max(self.mean_errors):.2g} sd, sds to {np.max(self.sd_errors):.1%} or "
-            f"better, R-hat {self.r_hat:.3f}, Stein ratio {self.stein_ratio:.2f}, KSD {self.ksd:.2g}"
+            f"standard errors of unconstrained means up to {np.max(self.mean_errors):.2g} sd, of their standard "
+            f"deviations up to {np.max(self.sd_errors):.1%}; R-hat {self.r_hat:.3f}, "
+            f"Stein ratio {self.stein_ratio:.2f}, KSD {self.ksd:.2g}"
         )
 
 
