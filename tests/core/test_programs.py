@@ -78,8 +78,9 @@ def test_options_of_a_gpu_hold_for_the_outermost_program_alone(monkeypatch):
     assert np.isfinite(result.points).all()
 
 
-def compilations() -> list[str]:
-    """The names of programs compiled from now on."""
+@pytest.fixture
+def names():
+    """The names of programs that the test compiles."""
     names: list[str] = []
 
     def listen(event, seconds, **about):
@@ -87,11 +88,12 @@ def compilations() -> list[str]:
             names.append(about.get("fun_name", ""))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    return names
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
-def test_a_program_begun_ahead_is_traced_and_compiled_once():
+def test_a_program_begun_ahead_is_traced_and_compiled_once(names):
     traced = []
 
     @compiled
@@ -99,7 +101,7 @@ def test_a_program_begun_ahead_is_traced_and_compiled_once():
         traced.append(name)
         return {"twice": 2 * x, "name": name}
 
-    x, names = jnp.arange(3.0), compilations()
+    x = jnp.arange(3.0)
     begun = doubled.begin(jax.ShapeDtypeStruct(x.shape, x.dtype), "n")
     assert (begun.value["twice"].shape, begun.value["name"]) == ((3,), "n")
     begun.compile()
@@ -188,11 +190,11 @@ def test_where_no_thread_can_start_the_call_compiles(monkeypatch):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
-def test_a_weak_type_stays_weak_so_that_the_call_finds_the_program():
+def test_a_weak_type_stays_weak_so_that_the_call_finds_the_program(names):
     first, second = compiled(lambda x: x * jnp.asarray(1.0)), compiled(lambda x: x + 1)
     shape = first.begin(jnp.asarray(1.0)).value
     assert shape.weak_type == first(jnp.asarray(1.0)).aval.weak_type is True
-    names = compilations()
+    names.clear()
     second.begin(shape).compile()
     second(first(jnp.asarray(1.0)))
     assert sum("lambda" in name for name in names) == 1
