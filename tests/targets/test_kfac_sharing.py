@@ -127,11 +127,18 @@ def looked_up(net, x):
     return jax.vmap(net.second)(jax.vmap(net.first)(x))
 
 
+def looked_up_or_padded(net, x):
+    """The index 5 is beyond the table, and gets zeros."""
+    rows = jnp.take(net.first.weight, x + 1, axis=0, mode="fill", fill_value=0.0)
+    return jax.vmap(net.second)(rows)
+
+
 EVERY_POSITION = {
     "tokens": (DEEP, deep, (4, 3)),
     "convolution": (CONVOLVED, convolved, (3, 3, 4)),
     "tokens in a scan": (DEEP, deep_in_scans, (4, 3)),
     "embedding": (LOOKED_UP, looked_up, (4,)),
+    "embedding with padding": (LOOKED_UP, looked_up_or_padded, (4,)),
 }
 
 
@@ -237,6 +244,20 @@ def test_a_diagonal_is_taken_where_it_is_asked_for(generator):
         assert_close(dense_matrix(norm), exact_blocks(outcome)[:8, :8])
 
 
+SQUARE = partial(Pair, Linear(3, 3), Linear(3, 2))
+
+
+def out_of_a_scan(net, x, what):
+    """A recurrent network that also uses, after the scan, the products or the biases of its steps."""
+
+    def body(state, row):
+        product = net.first.weight @ (row + state)
+        return jnp.tanh(product + net.first.bias), {"product": product, "bias": net.first.bias}[what]
+
+    state, each = jax.lax.scan(body, jnp.zeros(3), x)
+    return net.second(state + jnp.sum(jnp.tanh(each), axis=0))
+
+
 BIASES = {
     "in groups": (partial(Pair, partial(eqx.nn.Conv1d, 2, 4, 2, groups=2), Linear(4, 2)),
                   lambda net, x: net.second(jnp.tanh(jnp.sum(net.first(x), axis=1))), (2, 4), 1, 4),
@@ -246,6 +267,12 @@ BIASES = {
         (net.first.weight @ x[0] + net.first.bias) * (net.first.weight @ x[0])), (1, 3), 1, 4),
     "of a recurrent cell": (partial(Pair, partial(eqx.nn.LSTMCell, 3, 2), Linear(2, 2)),
                             lambda net, x: net.second(net.first(x[0], (x[1, :2], x[1, :2]))[0]), (2, 3), 2, 8),
+    "whose product leaves a scan": (SQUARE, partial(out_of_a_scan, what="product"), (4, 3), 1, 3),
+    "that leaves a scan": (SQUARE, partial(out_of_a_scan, what="bias"), (4, 3), 1, 3),
+    "along the positions": (SQUARE, lambda net, x: net.second(
+        jnp.sum(jnp.tanh(net.first.weight @ x.T + net.first.bias[None]), axis=1)), (3, 3), 1, 3),
+    "along another axis": (SQUARE, lambda net, x: net.second(jnp.sum(
+        jnp.tanh((net.first.weight @ x[0])[:, None] + net.first.bias[None]), axis=0)), (1, 3), 1, 3),
 }  # fmt: skip
 
 

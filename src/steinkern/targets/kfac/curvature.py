@@ -28,7 +28,8 @@ class KFAC(AbstractCurvature):
     """The Fisher information with one block for each layer, mostly Kronecker products; no d×d matrix is formed.
 
     The model may use `equinox.nn` layers anywhere in the parameters' pytree, any number of times and at any number of
-    positions, also in `vmap` and `scan`:
+    positions, also in `vmap` and `scan`. Uses of one weight are summed. A use with inputs and outputs exchanged is
+    refused, such as an embedding that is also the output layer.
 
     | layer | block |
     |---|---|
@@ -58,8 +59,8 @@ class KFAC(AbstractCurvature):
             number of labels to draw from the model for each example instead, with a backward pass for each: unbiased
             whatever k is. With one draw, an entry's standard error relative to its exact value is of order 1/√b over b
             examples.
-        seed: the seed of the drawn labels. They depend on the seed and on the position of the particle, so every step
-            draws new ones.
+        seed: the seed of the drawn labels. They depend on the seed and on the position of the particle in float32, so
+            a particle that moves gets new ones.
         examples: measure on so many examples of every batch, evenly spaced in it, which stand for all; `None` measures
             on all. With minibatches a running average (`decay` of `matrix_svgd`) makes up for the noise: Martens and
             Grosse (2015) measure on an eighth of a batch. Without them the same examples are measured at every step.

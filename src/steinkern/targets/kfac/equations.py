@@ -109,9 +109,13 @@ def read_gather(equation: Any, place: int, axes: tuple[int, ...], output_axis: i
     if problem or numbers.operand_batching_dims or 0 not in numbers.start_index_map:
         return problem or "by other than one index for a row"
     component, count = numbers.start_index_map.index(0), equation.invars[0].aval.shape[0]
+    fills = equation.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
 
     def inputs(_: Array, indices: Array) -> Array:
-        return jnp.clip(indices[..., component].reshape(-1), 0, count - 1)
+        rows = indices[..., component].reshape(-1)
+        if fills:  # a position outside of the table has no row: `count` stands for a vector of zeros
+            return jnp.where((rows >= 0) & (rows < count), rows, count)
+        return jnp.clip(rows, 0, count - 1)
 
     return Reading(numbers.offset_dims[-1], 1, inputs)
 

@@ -5,6 +5,7 @@ product, a convolution or a lookup, whose other operand holds the inputs at all 
 outputs at all positions. For uses in the body of a `scan`, its steps are a further axis. Other uses are refused.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -38,15 +39,17 @@ class Weight(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """Marks a variable that is a layer's bias, broadcast or reshaped."""
+    """Marks a variable that is a layer's bias, broadcast or reshaped; `axis` numbers outputs, `None` if it is lost."""
 
     layer: Layer
+    axis: int | None
 
 
 class Product(NamedTuple):
     """Marks a variable that is the product of a layer's weights and inputs, before any other operation."""
 
     layer: Layer
+    axis: int | None
 
 
 Mark: TypeAlias = Weight | Bias | Product
@@ -129,9 +132,13 @@ def marks_of(jaxpr: Any, layers: list[Layer]) -> Marks:
     marks: Marks = {}
     for layer in layers:
         variable = jaxpr.invars[layer.leaf]
-        marks[variable] = Weight(layer, tuple(range(len(variable.aval.shape))))
+        shape = variable.aval.shape
+        marks[variable] = Weight(layer, tuple(range(len(shape))))
         if layer.bias is not None:
-            marks[jaxpr.invars[layer.bias]] = Bias(layer)
+            bias = jaxpr.invars[layer.bias]
+            outputs = shape[layer.output_axis]
+            axis = next((axis for axis, size in enumerate(bias.aval.shape) if size == outputs), None)
+            marks[bias] = Bias(layer, axis)
     return marks
 
 
@@ -140,7 +147,7 @@ def find_uses(jaxpr: Any, layers: list[Layer]) -> Found:
     found = Found([], Counter(), set())
     marks = marks_of(jaxpr, layers)
     _search(jaxpr, marks, found, ())
-    _check_returned(jaxpr, marks)
+    _note_returned(jaxpr, marks, found)
     for layer in layers:
         if not found.of(layer):
             raise _refusal(layer, "the model never uses it")
@@ -165,7 +172,7 @@ def _search(jaxpr: Any, marks: Marks, found: Found, lengths: tuple[int, ...]) ->
             inner = inner_marks(step, given)
             _note(equation, given[step.num_consts :], found)
             _search(step.jaxpr, inner, found, (*lengths, step.length))
-            _check_returned(step.jaxpr, inner)
+            _note_returned(step.jaxpr, inner, found)
         elif step is None:
             _note(equation, given, found)
         mark_results(equation, step, marks)
@@ -189,7 +196,26 @@ def step_of(equation: Any, marks: Marks) -> Step:
     weights = [place for place, mark in enumerate(given) if isinstance(mark, Weight)]
     if weights:
         return _weight_step(equation, given, weights)
-    return given[0] if name in _LAYOUT and len(given) == 1 else None
+    mark = given[0]
+    return _rearranged(equation, mark) if isinstance(mark, Bias | Product) and name in _LAYOUT else None
+
+
+def _rearranged(equation: Any, mark: Bias | Product) -> Bias | Product:
+    """The mark of the result of an equation that moves entries."""
+    name, parameters, axis = equation.primitive.name, equation.params, mark.axis
+    if axis is None:
+        return mark
+    before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if name == "transpose":
+        return mark._replace(axis=parameters["permutation"].index(axis))
+    if name == "broadcast_in_dim":
+        return mark._replace(axis=parameters["broadcast_dimensions"][axis])
+    if before == after:
+        return mark
+    # Reshaped or squeezed: the axis of the same length with as many entries before it, if there is one.
+    first = math.prod(before[:axis])
+    same = (place for place in range(len(after)) if after[place] == before[axis] and math.prod(after[:place]) == first)
+    return mark._replace(axis=next(same, None))
 
 
 def _weight_step(equation: Any, given: list[Mark | None], weights: list[int]) -> Step:
@@ -234,7 +260,7 @@ def leave(step: Enter, inner: Marks, equation: Any, marks: Marks) -> None:
 def mark_results(equation: Any, step: Step, marks: Marks) -> None:
     """Mark the result of an equation other than a call."""
     if isinstance(step, Use):
-        marks[equation.outvars[0]] = Product(step.layer)
+        marks[equation.outvars[0]] = Product(step.layer, step.feature_axis)
     elif isinstance(step, Weight | Bias | Product):
         marks[equation.outvars[0]] = step
 
@@ -242,12 +268,18 @@ def mark_results(equation: Any, step: Step, marks: Marks) -> None:
 def _note(equation: Any, given: list[Mark | None], found: Found) -> None:
     """Count biases that are added to their product; note layers whose bias or product is used otherwise."""
     marked = [mark for mark in given if mark is not None]
-    layers = {mark.layer for mark in marked}
-    kinds = {type(mark) for mark in marked}
-    if equation.primitive.name in _SUMS and kinds == {Bias, Product} and len(layers) == 1:
-        found.added[layers.pop().leaf] += 1
+    if equation.primitive.name in _SUMS and _are_bias_and_product(marked):
+        found.added[marked[0].layer.leaf] += 1
         return
-    found.elsewhere.update(layer.leaf for layer in layers)
+    found.elsewhere.update(mark.layer.leaf for mark in marked)
+
+
+def _are_bias_and_product(marked: list[Mark]) -> bool:
+    """Whether these are a layer's bias and product with outputs along the same axis."""
+    if {type(mark) for mark in marked} != {Bias, Product} or len({mark.layer for mark in marked}) > 1:
+        return False
+    axes = {mark.axis for mark in marked if isinstance(mark, Bias | Product)}
+    return len(axes) == 1 and None not in axes
 
 
 def _count_arguments(equation: Any, body: Any) -> tuple[int, int]:
@@ -271,11 +303,14 @@ def _check_scanned(given: list[Mark | None]) -> None:
             raise _refusal(mark.layer, "the model scans over it, or carries it through a scan")
 
 
-def _check_returned(jaxpr: Any, marks: Mapping[Any, Mark]) -> None:
+def _note_returned(jaxpr: Any, marks: Mapping[Any, Mark], found: Found) -> None:
+    """Refuse weights among the results; note layers whose bias or product is one, which may be used otherwise."""
     for result in jaxpr.outvars:
         mark = None if isinstance(result, Literal) else marks.get(result)
         if isinstance(mark, Weight):
             raise _refusal(mark.layer, "the model returns it")
+        if mark is not None:
+            found.elsewhere.add(mark.layer.leaf)
 
 
 def _refusal(layer: Layer, reason: str) -> ValueError:
