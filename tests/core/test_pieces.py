@@ -8,6 +8,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.core.pieces import (
+    _packs_and_pieces,
     long_products,
     long_squares,
     number_of_pieces,
@@ -51,3 +52,12 @@ def test_distances_in_many_coordinates_have_pieces_on_a_gpu(key):
 
     traced = jax.jit(distances).trace(jax.ShapeDtypeStruct((3, 12800), jnp.float32))
     assert traced.lower(lowering_platforms=("cuda",)).as_text().count("3x16x800") > 1
+
+
+def test_the_squares_of_no_columns_are_an_empty_matrix():
+    assert long_squares(jnp.zeros((5, 0))).shape == (0, 0)
+
+
+def test_rows_go_side_by_side_only_where_pieces_are_left():
+    assert _packs_and_pieces(250880, 6) == (5, 49)
+    assert _packs_and_pieces(59996, 8) == (2, 53)  # 4 rows side by side would leave 14,999, a prime number of them

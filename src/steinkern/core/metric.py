@@ -91,7 +91,7 @@ class AbstractMetric(eqx.Module):
         return (self,)
 
     def arrange(self, vector: Vectors) -> Vectors:
-        """The coordinates in the order that `arranged` acts on."""
+        """The coordinates in the order that `for_arranged` acts on."""
         return vector
 
     def restore(self, vector: Vectors) -> Vectors:

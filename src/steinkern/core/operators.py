@@ -277,7 +277,7 @@ def _after(done: AbstractMetric, operator: Operator) -> Operator:
 
     Batched factorisations that run at the same time, each waiting for threads of the one pool, bring JAX 0.10 to a
     standstill on a CPU with few cores. Adding a zero that depends on the result puts them in order; where that result
-    is not finite, neither are the later ones.
+    is not finite, neither are the later ones there.
     """
 
     def ordered(done: AbstractMetric, operator: Operator) -> Operator:
