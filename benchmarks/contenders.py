@@ -1,7 +1,10 @@
-"""What runs in `cpu` besides other libraries (see `peers`): our samplers and hand-written steps, ready to be timed."""
+"""What runs in `cpu`: our samplers, hand-written steps and other libraries, from a problem to steps to be timed."""
 
-from collections.abc import Callable, Iterator
+import importlib.util
+import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +85,7 @@ def scanned(step: Step, start: Any) -> Prepare:
     return prepare
 
 
-def own_step(problem: Problem, sampler: sk.AbstractSampler) -> tuple[Step, Any]:
+def own_step(problem: Problem, sampler: sk.samplers.AbstractSampler) -> tuple[Step, Any]:
     """The step of one of our samplers, and the state to start from."""
     target = sk.LogDensity(problem.log_density).bind(problem.points[0])
     key = jr.key(0)
@@ -91,28 +94,28 @@ def own_step(problem: Problem, sampler: sk.AbstractSampler) -> tuple[Step, Any]:
 
 def steinkern(problem: Problem) -> Prepare:
     """Vanilla SVGD: RBF, the median bandwidth at every step, Adagrad."""
-    return scanned(*own_step(problem, sk.svgd(optimiser=LEARNING_RATE)))
+    return scanned(*own_step(problem, sk.svgd(None, LEARNING_RATE)))
 
 
 def steinkern_all_pairs(problem: Problem) -> Prepare:
     """The same with the median over the pairs of all particles, as the others take it, not of 500 of them."""
-    return scanned(*own_step(problem, sk.svgd(sk.RBF(sk.Median(largest=2**16)), optimiser=LEARNING_RATE)))
+    return scanned(*own_step(problem, sk.svgd(sk.RBF(sk.Median(max_points=2**16)), LEARNING_RATE)))
 
 
 def steinkern_average(problem: Problem) -> Prepare:
     """Matrix-SVGD (average), a whole step: the Hessian at every particle, its mean, the factors, the velocity."""
-    return scanned(*own_step(problem, sk.matrix_svgd("average", sk.Hessian(), optimiser=LEARNING_RATE)))
+    return scanned(*own_step(problem, sk.matrix_svgd("average", sk.Hessian(), None, LEARNING_RATE)))
 
 
 def steinkern_metric(problem: Problem) -> Prepare:
     """The same kernel in a dense metric that stays: what the average kernel costs beyond its curvature."""
-    metric = sk.Dense(jnp.cov(problem.points.T)).factorise(1e-6)
-    return scanned(*own_step(problem, sk.svgd(sk.Preconditioned(sk.RBF(), metric), optimiser=LEARNING_RATE)))
+    metric = sk.linalg.Dense(jnp.cov(problem.points.T)).factorise(1e-6)
+    return scanned(*own_step(problem, sk.svgd(sk.kernels.Preconditioned(sk.RBF(), metric), LEARNING_RATE)))
 
 
 def steinkern_fit(problem: Problem) -> Prepare:
     """The same through `fit`, a whole call with its checks, its history and its result."""
-    target, sampler = sk.LogDensity(problem.log_density), sk.svgd(optimiser=LEARNING_RATE)
+    target, sampler = sk.LogDensity(problem.log_density), sk.svgd(None, LEARNING_RATE)
     return lambda steps: (
         lambda: sk.fit(jr.key(0), target, sampler, problem.points, num_steps=steps, progress=False).points
     )
@@ -131,7 +134,7 @@ def plain_median(problem: Problem) -> Prepare:
 
 def gram_svgd(problem: Problem, bandwidth: Callable[[jax.Array], jax.Array]) -> Prepare:
     """SVGD as one would write it in a few lines of JAX, by matrix products."""
-    optimiser = adagrad()
+    optimizer = adagrad()
     score = jax.vmap(jax.grad(problem.log_density))
 
     def step(state: Any) -> tuple[Any, None]:
@@ -142,35 +145,32 @@ def gram_svgd(problem: Problem, bandwidth: Callable[[jax.Array], jax.Array]) -> 
         gram = jnp.exp(-r2 / (2 * h))
         repulsion = (points * jnp.sum(gram, axis=1)[:, None] - gram @ points) / h
         velocity = (gram @ score(points) + repulsion) / points.shape[0]
-        return ascend(optimiser, velocity, points, memory), None
+        return ascend(optimizer, velocity, points, memory), None
 
-    return scanned(step, (problem.points, optimiser.init(problem.points)))
+    return scanned(step, (problem.points, optimizer.init(problem.points)))
 
 
 def steinkern_mixture(problem: Problem) -> Prepare:
     """Matrix-SVGD (mixture) with the Hessian at every particle."""
-    step, start = own_step(problem, sk.matrix_svgd("mixture", sk.Hessian(), optimiser=LEARNING_RATE))
-    shape, n = largest_intermediate(step, start), problem.points.shape[0]
-    assert np.prod(shape) <= n**3, f"the step forms an array of shape {shape}, more than one number a pair and anchor"
-    return scanned(step, start)
+    return scanned(*own_step(problem, sk.matrix_svgd("mixture", sk.Hessian(), None, LEARNING_RATE)))
 
 
 def einsum_mixture(problem: Problem) -> Prepare:
     """The mixture's velocity written out by hand; curvature, its factors and the median rule are the library's."""
     target = sk.LogDensity(problem.log_density).bind(problem.points[0])
-    optimiser = adagrad()
+    optimizer = adagrad()
 
     def step(state: Any) -> tuple[Any, None]:
         points, memory = state
-        metrics = jax.vmap(lambda own: own.factorise(1e-6))(sk.Hessian().at(target, points))
+        metrics = jax.vmap(lambda metric: metric.factorise(1e-6))(sk.Hessian().at(target, points))
         bandwidths = jax.vmap(lambda root: sk.Median()(points @ root.T))(metrics.root)
         velocity = einsum_velocity(points, target.scores(points), metrics, bandwidths)
-        return ascend(optimiser, velocity, points, memory), None
+        return ascend(optimizer, velocity, points, memory), None
 
-    return scanned(step, (problem.points, optimiser.init(problem.points)))
+    return scanned(step, (problem.points, optimizer.init(problem.points)))
 
 
-def einsum_velocity(x: jax.Array, scores: jax.Array, metrics: sk.DenseMetric, h: jax.Array) -> jax.Array:
+def einsum_velocity(x: jax.Array, scores: jax.Array, metrics: sk.linalg.DenseMetric, h: jax.Array) -> jax.Array:
     """Eqs. (16) to (18) with the weights of Eq. (17), the anchors at the particles."""
     q = jnp.einsum("lab,lac->lbc", metrics.root, metrics.root)
     inverse = jnp.einsum("lab,lcb->lac", metrics.inverse_root, metrics.inverse_root)
@@ -191,18 +191,106 @@ def adagrad() -> optax.GradientTransformation:
     return optax.adagrad(LEARNING_RATE, initial_accumulator_value=0.0)
 
 
-def ascend(optimiser: optax.GradientTransformation, velocity: jax.Array, points: jax.Array, memory: Any) -> Any:
-    updates, memory = optimiser.update(-velocity, memory, points)
+def ascend(optimizer: optax.GradientTransformation, velocity: jax.Array, points: jax.Array, memory: Any) -> Any:
+    updates, memory = optimizer.update(-velocity, memory, points)
     return optax.apply_updates(points, updates), memory
 
 
-def largest_intermediate(function: Callable[..., Any], *arguments: Any) -> tuple[int, ...]:
-    """The shape of the largest array in the traced function, inner loops included."""
+def blackjax(problem: Problem) -> Prepare:
+    """BlackJAX's SVGD."""
+    import blackjax as bj
 
-    def shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
-        for eqn in jaxpr.eqns:
-            yield from (variable.aval.shape for variable in eqn.outvars)
-            for inner in jax.tree.leaves(eqn.params, is_leaf=lambda node: hasattr(node, "eqns")):
-                yield from shapes(inner) if hasattr(inner, "eqns") else ()
+    algorithm = bj.svgd(jax.grad(problem.log_density), adagrad())
+    start = algorithm.init(problem.points, {"length_scale": jnp.ones(())})
+    return scanned(lambda state: (algorithm.step(state), None), start)
 
-    return max(shapes(jax.make_jaxpr(function)(*arguments)), key=np.prod)
+
+def numpyro(problem: Problem, mode: str = "norm") -> Prepare:
+    """NumPyro's SVGD; its own initial particles."""
+    import numpyro as npy
+    from numpyro.contrib.einstein import SVGD, RBFKernel
+
+    n, d = problem.points.shape
+    flat = npy.distributions.Normal(jnp.zeros(d), 1.0).to_event(1).mask(False)
+
+    def model() -> None:
+        npy.factor("log_density", problem.log_density(npy.sample("x", flat)))
+
+    algorithm = SVGD(model, npy.optim.Adagrad(LEARNING_RATE), RBFKernel(mode=mode), num_stein_particles=n)
+    return scanned(algorithm.update, algorithm.init(jr.key(0)))
+
+
+def numpyro_matrix(problem: Problem) -> Prepare:
+    """NumPyro's generic way for matrix-valued kernels."""
+    return numpyro(problem, "matrix")
+
+
+def msvgd(problem: Problem) -> Prepare:
+    """The loop of msvgd, which is told never to have converged."""
+    from msvgd.msvgd import MSVGD
+
+    solver = MSVGD(problem.log_density)
+    rule = {"learning_rate": LEARNING_RATE, "initial_accumulator_value": 0.0}
+
+    def prepare(steps: int) -> Any:
+        return lambda: solver.solve(
+            problem.points, optimizer=optax.adagrad, optimizer_kwargs=rule, max_iter=steps, atol=-1.0, rtol=0.0,
+            monitor_convergence=-1,
+        )  # fmt: skip
+
+    return prepare
+
+
+def pymc(problem: Problem) -> Prepare:
+    """PyMC's SVGD, a compiled step at a time, in its own precision; its own initial particles."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    n, d = problem.points.shape
+    assert problem.symbolic is not None
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=d, initval=np.zeros(d))
+        pm.Potential("log_density", problem.symbolic(pt, x))
+        objective = pm.SVGD(n_particles=n, model=model, random_seed=0).objective
+        step = objective.step_function(obj_optimizer=pm.adagrad(learning_rate=LEARNING_RATE))
+
+    def prepare(steps: int) -> Any:
+        def run() -> None:
+            for _ in range(steps):
+                step()
+
+        return run
+
+    return prepare
+
+
+def simplesvgd(problem: Problem) -> Prepare:
+    """simpleSVGD, in NumPy; gradient steps, since it has no Adagrad without Torch."""
+    if importlib.util.find_spec("torch") is None:  # it imports Torch for what is not used here
+        sys.modules["torch"] = MagicMock()
+    import simpleSVGD
+
+    start, scores = np.asarray(problem.points), problem.scores
+    assert scores is not None
+    # Steps so small that nothing explodes: how long a step takes does not depend on where it leads.
+    return lambda steps: lambda: simpleSVGD.update(start, lambda points: -scores(points), steps, stepsize=1e-6)
+
+
+CONTENDERS: dict[str, Callable[[Problem], Prepare]] = {
+    "plain-fixed": plain,
+    "vanilla": steinkern,
+    "vanilla-all-pairs": steinkern_all_pairs,
+    "fit": steinkern_fit,
+    "average": steinkern_metric,
+    "average-hessian": steinkern_average,
+    "mixture": steinkern_mixture,
+    "einsum": einsum_mixture,
+    "plain-median": plain_median,
+    "blackjax": blackjax,
+    "numpyro": numpyro,
+    "numpyro-matrix": numpyro_matrix,
+    "msvgd": msvgd,
+    "pymc": pymc,
+    "simplesvgd": simplesvgd,
+}
+"""By method."""

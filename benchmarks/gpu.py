@@ -1,18 +1,16 @@
 """The velocity of many particles on one GPU: milliseconds, error and memory, beside XLA's own ways to compute it.
 
-    python benchmarks/gpu.py [--tune] [--seconds 150] [--json benchmarks/results/gpu.json]
+The error is against float64 on 512 rows, the largest difference over the largest entry: of particles N(0, I) at the
+start of a fit to a Gaussian of standard deviations 1 to 2, and, "at rest", of exact draws of it. There the velocity is
+the small rest of sums that cancel, and its relative error larger for every way to compute it in float32.
 
-`--tune` tries several tiles for each case and reports the fastest, which is how `gpu_tiles.tile_for` was filled. The
-error is against float64 on 512 rows, the largest difference over the largest entry: of particles N(0, I) at the start
-of a fit to a Gaussian of standard deviations 1 to 2, and, "at rest", of exact draws of it. There the velocity is the
-small rest of sums that cancel, and its relative error larger for every way to compute it in float32.
+`gpu-tiles` times several tiles for each case and precision, which is how `gpu_tiles.tile_for` was filled.
 """
 
-import argparse
-import time
+from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,17 +18,16 @@ import jax.random as jr
 import numpy as np
 
 import steinkern as sk
-from steinkern.core.files import environment, write_text
-from steinkern.core.metric import DenseMetric
 from steinkern.core.particles import Scored
-from steinkern.experiments.tables import Row, write_results
 from steinkern.kernels.radial import gpu, gpu_tiles, radial_velocity
+from steinkern.linalg.metrics import DenseMetric
 
-BEGIN = time.perf_counter()
-LEAST_SECONDS = 0.3  # of calls: an idle GPU takes a while to clock up
-CEILING = 650.0  # TFLOP/s of products of 16 bits on an H200
+from .bench import Answer, Benchmark, Row, best_of
+
 TILES = [(128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 2), (128, 128, 8, 3)]
 WIDE_TILES = [(64, 32, 4, 2), (64, 64, 4, 1), (64, 64, 4, 2), (128, 32, 8, 2), (128, 64, 8, 1), (128, 64, 8, 2)]
+KERNELS = {"vanilla": sk.RBF(), "imq": sk.IMQ()}
+LARGE = 2**20
 
 
 def problem(n: int, d: int, at_rest: bool) -> Scored:
@@ -54,191 +51,106 @@ def reference(kernel: Any, source: Scored, rows: np.ndarray) -> np.ndarray:
         return np.concatenate([np.asarray(some(part, y, s)) for part in jnp.split(y[rows], 4)])
 
 
-class Times(NamedTuple):
-    """Milliseconds: the best of several calls, the standard error of their mean, and how many there were."""
-
-    best: float
-    stderr: float
-    trials: int
-
-    @classmethod
-    def of(cls, seconds: list[float]) -> "Times":
-        spread = float(np.std(seconds, ddof=1) / np.sqrt(len(seconds)))
-        return cls(1e3 * min(seconds), 1e3 * spread, len(seconds))
-
-
-def measured(function: Any, *arguments: Any, repeats: int = 5) -> tuple[Times, float, Any]:
-    """Times, gigabytes, and the answer."""
+def measured(function: Any, *arguments: Any) -> tuple[dict[str, float], Any]:
+    """Milliseconds of the best of a few calls, gigabytes by XLA's account, and the answer."""
     compiled = jax.jit(function).lower(*arguments).compile()
     memory = compiled.memory_analysis()
-    bytes_used = sum(getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
+    gigabytes = sum(getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")) / 1e9
     answer = jax.block_until_ready(compiled(*arguments))
-    seconds: list[float] = []
-    while len(seconds) < repeats or sum(seconds) < LEAST_SECONDS:
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(*arguments))
-        seconds.append(time.perf_counter() - start)
-    return Times.of(seconds), bytes_used / 1e9, answer
+    seconds = best_of(lambda: compiled(*arguments), seconds=1.0, most=20)[0]  # an idle GPU takes a while to clock up
+    return {"milliseconds": 1e3 * seconds, "gigabytes": gigabytes}, answer
 
 
-class Bench:
-    """Rows as they come, until the time is up."""
-
-    def __init__(self, seconds: float, tune: bool, path: Path | None):
-        self.rows: list[Row] = []
-        self.seconds, self.tune, self.path = seconds, tune, path
-
-    @property
-    def over(self) -> bool:
-        return time.perf_counter() - BEGIN > self.seconds
-
-    def keep(self, case: str, method: str, times: Times, **metrics: float) -> None:
-        self.rows.append(Row(case, method, "milliseconds", *times))
-        self.rows += [Row(case, method, metric, value, float("nan"), 1) for metric, value in metrics.items()]
-        if self.path is not None:  # row by row: a run that is stopped keeps what it has
-            settings = {
-                "device": jax.devices()[0].device_kind,
-                "environment": environment(),
-                "milliseconds": "the best of the trials; stderr is that of their mean",
-            }
-            write_results(self.path, "gpu", settings, self.rows)
-            write_text(self.path.with_suffix(".md"), table(self.rows))
-        told = ", ".join(f"{metric} {value:.3g}" for metric, value in {"milliseconds": times.best, **metrics}.items())
-        print(f"{time.perf_counter() - BEGIN:5.0f} s  {case} {method}: {told}", flush=True)
-
-    def vanilla(self, n: int, d: int, kernel: Any, label: str = "vanilla", repeats: int = 5) -> None:
-        case, start, rest = f"n={n},d={d}", problem(n, d, False), problem(n, d, True)
-        kernel = kernel.adapt(start.points)
-        rows = np.arange(512) * (n // 512)
-        truths = [reference(kernel, source, rows) for source in (start, rest)]
-        for precision in gpu_tiles.PRECISIONS:
-            digits = gpu_tiles.digits_for(kernel, d, precision)
-            profiles = 1 if isinstance(kernel, sk.RBF) else 2
-            chosen = (TILES if d <= 64 else WIDE_TILES) if self.tune else [gpu_tiles.tile_for(d, digits, profiles)]
-            best: tuple[Times, Any, float, list[Any]] | None = None
-            for tile in chosen:
-                if self.over:
-                    return
-
-                def run(source: Scored, tile: Any = tile, digits: Any = digits, precision: Any = precision) -> Any:
-                    if not self.tune:  # what a step of a fit calls
-                        return radial_velocity(kernel, source.points, source, precision=precision)
-                    found = gpu.velocity_sums(kernel, source.points, source, digits, tile=gpu_tiles.Tile(*tile))
-                    return found.velocity(source.points)
-
-                try:
-                    times, gigabytes, answer = measured(run, start, repeats=repeats)
-                except Exception as error:
-                    print(
-                        f"        {case} {label}-{precision} {tile}: {' '.join(str(error).split())[:100]}", flush=True
-                    )
-                    continue
-                if self.tune:
-                    print(f"        {case} {label}-{precision} {tile}: {times.best:.2f} ms", flush=True)
-                if best is None or times.best < best[0].best:
-                    best = times, tile, gigabytes, [answer, jax.jit(run)(rest)]
-            if best is not None:
-                errors = [relative(np.asarray(a)[rows], t) for a, t in zip(best[3], truths, strict=True)]
-                flops = 4 * n**2 * d / best[0].best / 1e9
-                print(f"        tile {best[1]}, {flops:.0f} TFLOP/s, {flops / CEILING:.0%} of {CEILING:.0f}")
-                self.keep(
-                    case, f"{label}-{precision}", best[0], relative_error=errors[0],
-                    relative_error_at_rest=errors[1], gigabytes=best[2],
-                )  # fmt: skip
-        if self.tune or n > 2**17:
-            return
-        for backend in ("dense", "tiled"):
-            if self.over:
-                return
-            run = partial(radial_velocity, kernel, backend=backend)
-            try:
-                times, gigabytes, answer = measured(run, start.points, start, repeats=3)
-            except jax.errors.JaxRuntimeError:
-                print(f"        {case} {label}-xla-{backend}: does not fit into the memory", flush=True)
-                continue
-            errors = [relative(np.asarray(answer)[rows], truths[0])]
-            errors.append(relative(np.asarray(jax.jit(run)(rest.points, rest))[rows], truths[1]))
-            self.keep(
-                case, f"{label}-xla-{backend}", times, relative_error=errors[0],
-                relative_error_at_rest=errors[1], gigabytes=gigabytes,
-            )  # fmt: skip
-
-    def matrix(self, n: int, d: int, anchors: int) -> None:
-        case, source = f"n={n},d={d}", problem(n, d, False)
-        base = sk.Isotropic(sk.RBF(), precision="fast")
-        root = jnp.eye(d) + 0.1 * jnp.tril(jr.normal(jr.key(1), (d, d)), -1) / d**0.5
-        metric = DenseMetric.of(root @ root.T)
-        ways = {
-            "vanilla-fast-median": base,
-            "average-fast": sk.Preconditioned(base, metric),
-            f"mixture-fast,l={anchors}": sk.Mixture(
-                jax.vmap(lambda scale: sk.Preconditioned(base, DenseMetric.of(scale * root @ root.T)))(
-                    jnp.linspace(1, 2, anchors)
-                ),
-                source.points[:anchors],
-                float(d),
-            ),
-        }
-        for method, kernel in ways.items():
-            if self.over:
-                return
-
-            def run(kernel: Any, source: Scored) -> Any:
-                return kernel.adapt(source.points).velocity(source.points, source)
-
-            times, gigabytes, _ = measured(run, kernel, source)
-            self.keep(case, method, times, gigabytes=gigabytes)
+def ways(kernel: Any, n: int) -> dict[str, Callable[[Any], Any]]:
+    """Functions of the particles and scores: those of a step of a fit in every precision, and XLA's own."""
+    every = {precision: partial(radial_velocity, kernel, precision=precision) for precision in gpu_tiles.PRECISIONS}
+    if n < LARGE:
+        every |= {f"xla-{backend}": partial(radial_velocity, kernel, backend=backend) for backend in ("dense", "tiled")}
+    return {name: partial(lambda way, source: way(source.points, source), way) for name, way in every.items()}
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as Markdown, one line a case and method."""
-    lines = [
-        "| n × d | method | time | error | at rest | memory | 4 n² d flops | of 650 TFLOP/s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows:
-        found.setdefault((row.case, row.method), {})[row.metric] = row.mean
-    before = ""
-    for (case, method), number in found.items():
-        n, d = (int(part.partition("=")[2]) for part in case.split(","))
-        milliseconds = number["milliseconds"]
-        flops = 4 * n**2 * d / milliseconds / 1e9
-        errors = [
-            f"{number[name]:.1e}" if name in number else "" for name in ("relative_error", "relative_error_at_rest")
-        ]
-        time_taken = f"{milliseconds:.1f} ms" if milliseconds < 500 else f"{milliseconds / 1e3:.2f} s"
-        rates = [f"{flops:.0f} TFLOP/s", f"{flops / CEILING:.0%}"] if number.keys() >= {"relative_error"} else ["", ""]
-        shown = "" if case == before else f"{n:,} × {d}"
-        cells = [shown, method, time_taken, *errors, f"{number['gigabytes']:.2f} GB", *rates]
-        lines.append(f"| {' | '.join(cells)} |")
-        before = case
-    return "\n".join(lines) + "\n"
+def run_kernel(case: str, method: str) -> list[Row]:
+    """All ways to compute the velocity of one kernel; those that do not fit into the memory are left out."""
+    n, d = size_of(case)
+    start, rest, some = problem(n, d, False), problem(n, d, True), np.arange(512) * (n // 512)
+    kernel = KERNELS[method].adapt(start.points)
+    truths = [reference(kernel, source, some) for source in (start, rest)]
+    rows = []
+    for name, way in ways(kernel, n).items():
+        try:
+            numbers, answer = measured(way, start)
+        except jax.errors.JaxRuntimeError:
+            continue
+        for metric, array, truth in zip(
+            ("relative_error", "relative_error_at_rest"), (answer, jax.jit(way)(rest)), truths, strict=True
+        ):
+            numbers[metric] = relative(np.asarray(array)[some], truth)
+        rows += [Row(case, f"{method}-{name}", metric, value) for metric, value in numbers.items()]
+    return rows
 
 
-def relative(found: np.ndarray, truth: np.ndarray) -> float:
-    return float(np.max(np.abs(found - truth)) / np.max(np.abs(truth)))
+def velocity(kernel: Any, source: Scored) -> Any:
+    """As in a step of a fit, the bandwidth included."""
+    return kernel.adapt(source.points).velocity(source.points, source)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tune", action="store_true", help="try several tiles for each case")
-    parser.add_argument("--seconds", type=float, default=600.0, help="begin nothing new after so long")
-    parser.add_argument("--json", type=Path, help="write the rows there")
-    options = parser.parse_args()
-    if jax.default_backend() != "gpu":
-        raise SystemExit("benchmarks/gpu.py needs an NVIDIA GPU and JAX's CUDA packages; none was found.")
-    bench = Bench(options.seconds, options.tune, options.json)
-    bench.vanilla(65536, 50, sk.RBF())
-    if not options.tune:
-        bench.vanilla(2**20, 50, sk.RBF(), repeats=3)
-    bench.vanilla(65536, 50, sk.IMQ(), label="imq")
-    for d in (10, 100, 200, 512):
-        bench.vanilla(65536, d, sk.RBF())
-    if not options.tune:
-        for d in (10, 50, 200):
-            bench.matrix(65536, d, anchors=4)
+def run_matrix(case: str) -> list[Row]:
+    """The velocity in an average metric and of a mixture of four, beside that without a metric."""
+    n, d = size_of(case)
+    source, base = problem(n, d, False), sk.kernels.Isotropic(sk.RBF(), precision="fast")
+    root = jnp.eye(d) + 0.1 * jnp.tril(jr.normal(jr.key(1), (d, d)), -1) / d**0.5
+    scaled = jax.vmap(lambda scale: sk.kernels.Preconditioned(base, DenseMetric.of(scale * root @ root.T)))
+    kernels = {
+        "vanilla-fast-median": base,
+        "average-fast": sk.kernels.Preconditioned(base, DenseMetric.of(root @ root.T)),
+        "mixture-fast,l=4": sk.kernels.Mixture(scaled(jnp.linspace(1, 2, 4)), source.points[:4], float(d)),
+    }
+    rows = []
+    for method, kernel in kernels.items():
+        numbers, _ = measured(
+            lambda kernel, source: kernel.adapt(source.points).velocity(source.points, source), kernel, source
+        )
+        rows += [Row(case, method, metric, value) for metric, value in numbers.items()]
+    return rows
 
 
-if __name__ == "__main__":
-    main()
+def run(case: str, method: str, options: Namespace) -> Answer:
+    """One case with one kernel, or with the matrix kernels."""
+    return Answer(run_matrix(case) if method == "matrix" else run_kernel(case, method))
+
+
+def run_tiles(case: str, method: str, options: Namespace) -> Answer:
+    """Every tile that the GPU takes, in one precision."""
+    n, d = size_of(case)
+    start = problem(n, d, False)
+    kernel = sk.RBF().adapt(start.points)
+    digits, rows = gpu_tiles.digits_for(kernel, d, method), []
+    for tile in TILES if d <= 64 else WIDE_TILES:
+        sums = partial(gpu.velocity_sums, kernel, digits=digits, tile=gpu_tiles.Tile(*tile))
+        try:
+            numbers, _ = measured(lambda source, sums=sums: sums(source.points, source).velocity(source.points), start)
+        except Exception:  # Triton raises errors of its own for a tile that is too large
+            continue
+        rows.append(Row(case, f"{method}, {tile}", "milliseconds", numbers["milliseconds"]))
+    return Answer(rows)
+
+
+def size_of(case: str) -> tuple[int, int]:
+    n, d = (int(part.partition("=")[2]) for part in case.split(","))
+    return n, d
+
+
+def relative(answer: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.max(np.abs(answer - truth)) / np.max(np.abs(truth)))
+
+
+WIDTHS = [f"n=65536,d={d}" for d in (50, 10, 100, 200, 512)]
+BENCHMARKS = {
+    "gpu": Benchmark(
+        [(case, "vanilla") for case in (*WIDTHS, f"n={LARGE},d=50")]
+        + [("n=65536,d=50", "imq")]
+        + [(f"n=65536,d={d}", "matrix") for d in (10, 50, 200)],
+        run,
+    ),
+    "gpu-tiles": Benchmark([(case, precision) for case in WIDTHS for precision in gpu_tiles.PRECISIONS], run_tiles),
+}

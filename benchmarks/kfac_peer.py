@@ -1,17 +1,14 @@
 """The factors of KFAC beside those of kfac-jax, on one network with a convolution and two dense layers.
 
-    python -m benchmarks.kfac_peer [--json benchmarks/results/kfac-peer.json]
-
-Needs kfac-jax 0.0.8 in an environment of its own. It is of an earlier JAX than 0.10, so `for_this_jax` replaces one of
-its functions, which evaluates an equation of a traced function. Both compute the exact Fisher information of the logits
-from the same weights and images, in float64. kfac-jax has means over examples and places in both factors, and for a
-convolution the number of places as a scale beside them; here it is in the factor of the outputs, which is a sum over
-examples. So factors are compared over their traces, and the scale of the product by the product of both traces. The
-error of a factor is the largest difference over the largest entry.
+Needs kfac-jax 0.0.8 in an environment of its own with jax < 0.11, and here jax 0.9.2. It is of an earlier JAX, so
+`for_this_jax` replaces one of its functions, which evaluates an equation of a traced function. Both compute the exact
+Fisher information of the logits from the same weights and images, in float64. kfac-jax has means over examples and
+places in both factors, and for a convolution the number of places as a scale beside them; here it is in the factor of
+the outputs, which is a sum over examples. So factors are compared over their traces, and the scale of the product by
+the product of both traces. The error of a factor is the largest difference over the largest entry.
 """
 
-import argparse
-from pathlib import Path
+from argparse import Namespace
 from typing import Any
 
 import equinox as eqx
@@ -21,8 +18,8 @@ import jax.random as jr
 import numpy as np
 
 import steinkern as sk
-from steinkern.core.files import environment, write_text
-from steinkern.experiments.tables import Row, aligned, markdown, write_results
+
+from .bench import Answer, Benchmark, Row
 
 EXAMPLES, SIDE, CHANNELS, OUT, KERNEL, HIDDEN, CLASSES = 12, 8, 2, 3, 3, 7, 5
 LAYERS = ("convolution", "hidden", "head")
@@ -96,9 +93,9 @@ def theirs(network: Network, images: Any, labels: Any) -> dict[str, tuple[Any, A
     state = estimator.update_curvature_matrix_estimate(
         state, 0.0, 1.0, 0.0, len(labels), jr.key(1), (parameters, batch)
     )
-    found = {}
-    for block, own in zip(estimator.blocks, state.blocks_states, strict=True):
-        inputs, outputs = (np.asarray(factor.value) for factor in own.factors)
+    factors_of = {}
+    for block, state_of_block in zip(estimator.blocks, state.blocks_states, strict=True):
+        inputs, outputs = (np.asarray(factor.value) for factor in state_of_block.factors)
         outputs = outputs * float(block.fixed_scale())
         sizes = {CHANNELS * KERNEL**2 + 1: "convolution", HIDDEN + 1: "head"}
         name = sizes.get(len(inputs), "hidden")
@@ -106,15 +103,12 @@ def theirs(network: Network, images: Any, labels: Any) -> dict[str, tuple[Any, A
             order = np.arange(CHANNELS * KERNEL**2).reshape(KERNEL, KERNEL, CHANNELS).transpose(2, 0, 1).reshape(-1)
             order = np.append(order, CHANNELS * KERNEL**2)
             inputs = inputs[np.ix_(order, order)]
-        found[name] = (inputs, outputs)
-    return found
+        factors_of[name] = (inputs, outputs)
+    return factors_of
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers to PATH, a table beside it")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
+def run(case: str, method: str, options: Namespace) -> Answer:
+    """The errors of both factors of a layer, and of the scale of their product."""
     keys = jr.split(jr.key(0), 5)
     features = OUT * (SIDE - KERNEL + 1) ** 2
     network = Network(
@@ -125,29 +119,13 @@ def main() -> None:
     images = jr.normal(keys[3], (EXAMPLES, CHANNELS, SIDE, SIDE))
     labels = jr.randint(keys[4], (EXAMPLES,), 0, CLASSES)
     here, there = ours(network, images, labels), theirs(network, images, labels)
-    rows, lines = [], {}
-    for name in LAYERS:
-        errors = []
-        for mine, other in zip(here[name], there[name], strict=True):
-            mine, other = mine / np.trace(mine), other / np.trace(other)
-            errors.append(float(np.abs(mine - other).max() / np.abs(mine).max()))
-        scales = [np.trace(own[name][0]) * np.trace(own[name][1]) for own in (here, there)]
-        errors.append(abs(scales[1] * EXAMPLES / scales[0] - 1))  # a sum over examples here, a mean there
-        metrics = ("inputs_error", "outputs_error", "scale_error")
-        rows += [
-            Row(name, "kfac-jax", metric, float(error), float("nan"), 1)
-            for metric, error in zip(metrics, errors, strict=True)
-        ]
-        lines[name] = [f"{error:.1e}" for error in errors]
-    table = markdown("layer", ["factor of the inputs", "of the outputs", "scale of the product"], lines)
-    print(aligned(table))
-    if options.json:
-        import kfac_jax
-
-        settings = {**environment(), "kfac_jax": kfac_jax.__version__, "dtype": "float64", "examples": EXAMPLES}
-        write_results(options.json, "kfac-peer", settings, rows)
-        write_text(options.json.with_suffix(".md"), table + "\n")
+    rows = []
+    for metric, mine, other in zip(("inputs_error", "outputs_error"), here[case], there[case], strict=True):
+        mine, other = mine / np.trace(mine), other / np.trace(other)
+        rows.append(Row(case, method, metric, float(np.abs(mine - other).max() / np.abs(mine).max())))
+    scales = [np.trace(factors[case][0]) * np.trace(factors[case][1]) for factors in (here, there)]
+    error = abs(scales[1] * EXAMPLES / scales[0] - 1)  # a sum over examples here, a mean there
+    return Answer([*rows, Row(case, method, "scale_error", float(error))])
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARKS = {"kfac-peer": Benchmark([(name, "kfac-jax") for name in LAYERS], run, precision="float64")}

@@ -1,46 +1,37 @@
 """How wide do particles at rest lie? Their standard deviation over the exact one, by kernel, dimension and number.
 
-The target is N(0, I): in an average metric every Gaussian is. `python benchmarks/spread.py --json PATH` takes minutes.
+The target is N(0, I): in an average metric every Gaussian is.
 """
 
-import argparse
-import warnings
-from pathlib import Path
+from argparse import Namespace
+from typing import Any
 
-import jax
 import jax.numpy as jnp
+import jax.random as jr
 
 import steinkern as sk
-from steinkern.core.files import environment
-from steinkern.experiments.tables import Row, write_results
+
+from .bench import Answer, Benchmark, Row
 
 KERNELS = {"RBF": sk.RBF(), "IMQ": sk.IMQ()}
 
 
-def log_density(x):
+def log_density(x: Any) -> Any:
     return -0.5 * jnp.sum(x**2)
 
 
-def spread(kernel, n: int, d: int) -> float:
-    start = jax.random.normal(jax.random.key(1), (n, d))
-    result = sk.fit(jax.random.key(0), log_density, sk.svgd(kernel), start, num_steps=1000, record_every=1000)
-    return float(jnp.mean(result.particles.std(axis=0)))
+def run(case: str, method: str, options: Namespace) -> Answer:
+    """After 1000 steps."""
+    d, n = (int(part.split("=")[1]) for part in case.split(","))
+    start = jr.normal(jr.key(1), (n, d))
+    result = sk.fit(
+        jr.key(0), log_density, sk.svgd(KERNELS[method]), start, num_steps=1000, record_every=1000, progress=False
+    )
+    return Answer([Row(case, method, "spread", float(jnp.mean(result.points.std(axis=0))))])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json", type=Path)
-    path = parser.parse_args().json
-    warnings.simplefilter("ignore", sk.SteinWarning)  # small spreads are what is measured
-    rows = []
-    for d in (2, 10, 30):
-        for n in (20, 50, 200, 500):
-            for name, kernel in KERNELS.items():
-                rows.append(Row(f"d={d},n={n}", name, "spread", spread(kernel, n, d), None, 1))
-                print(rows[-1].case, name, f"{rows[-1].mean:.2f}")
-    if path:
-        write_results(path, "spread", environment(), rows)
-
-
-if __name__ == "__main__":
-    main()
+BENCHMARKS = {
+    "spread": Benchmark(
+        [(f"d={d},n={n}", name) for d in (2, 10, 30) for n in (20, 50, 200, 500) for name in KERNELS], run
+    )
+}

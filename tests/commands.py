@@ -5,7 +5,6 @@ import io
 import sys
 
 from steinkern import cli
-from steinkern.core.terminal import printable
 
 
 def run(patch, words: list[str]) -> tuple[int, str, str]:
@@ -25,8 +24,3 @@ def check_words(code: int, out: str, errors: str) -> None:
     """No traceback and nothing unforeseen."""
     assert code in (0, 1, 2, 130), errors + out
     assert "Traceback" not in out + errors
-
-
-def check_printable(text: str) -> None:
-    """No control characters."""
-    assert all(character == "\n" or printable(character) == character for character in text), text

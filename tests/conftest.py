@@ -21,8 +21,6 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-os.environ.setdefault("STEINKERN_CACHE", "0")  # commands that tests run leave the user's own cache alone
-
 # Compiling is most of the time of the tests, and many compile the same programs: in other modules and runs.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "programs"))

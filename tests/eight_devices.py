@@ -29,15 +29,15 @@ def velocities(dtype) -> dict[str, float]:
     points = jr.normal(jr.key(0), (N, D), dtype)
     alone = Scored(points, jax.vmap(jax.grad(log_density))(points), jax.nn.softmax(points[:, 0]))
     shared = jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), alone)
-    metrics = jax.vmap(lambda scale: sk.Dense(scale * jnp.eye(D, dtype=dtype)).factorise(1e-6))(
+    metrics = jax.vmap(lambda scale: sk.linalg.Dense(scale * jnp.eye(D, dtype=dtype)).factorise(1e-6))(
         jnp.arange(1, 4, dtype=dtype)
     )
     first = jax.tree.map(lambda leaf: leaf[1], metrics)
-    mixture = sk.Mixture.of(sk.Isotropic(sk.RBF()), metrics, points[:3], points)
+    mixture = sk.kernels.Mixture.of(sk.kernels.Isotropic(sk.RBF()), metrics, points[:3], points)
     ways = {
-        "rbf": sk.Isotropic(sk.RBF()).adapt(points),
-        "imq in tiles": sk.Isotropic(sk.IMQ(), backend="tiled").adapt(points),
-        "average": sk.Preconditioned(sk.RBF(), first).adapt(points),
+        "rbf": sk.kernels.Isotropic(sk.RBF()).adapt(points),
+        "imq in tiles": sk.kernels.Isotropic(sk.IMQ(), backend="tiled").adapt(points),
+        "average": sk.kernels.Preconditioned(sk.RBF(), first).adapt(points),
         "mixture": mixture,
     }
     found = {}
@@ -65,7 +65,7 @@ def fits() -> dict[str, float]:
     start = jr.normal(jr.key(1), (N, D))
     samplers = {
         "svgd": sk.svgd(),
-        "mixture": sk.matrix_svgd("mixture", sk.Hessian(), optimiser=0.1, anchors=4),
+        "mixture": sk.matrix_svgd("mixture", sk.Hessian(), optimizer=0.1, anchors=4),
     }
     found = {}
     for name, sampler in samplers.items():

@@ -12,7 +12,7 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
-from tests.core.test_operators import dense_matrix
+from tests.linalg.test_operators import dense_matrix
 
 PRIOR_PRECISION, RATE, NUM_DATA = 0.8, 0.3, 5
 jit = eqx.filter_jit
@@ -42,7 +42,7 @@ class Case(NamedTuple):
     """A fully connected network as a dictionary of layers and, for unknown noise, the logarithm of its variance."""
 
     name: str
-    likelihood: sk.AbstractLikelihood
+    likelihood: sk.targets.AbstractLikelihood
     activation: Callable[[Any], Any] | None
     sizes: tuple[int, ...] = (3, 4, 2)
     bias: tuple[bool, ...] = (True, True)
@@ -101,7 +101,7 @@ def log_prior(parameters):
 class Measured(NamedTuple):
     """KFAC, and the exact Fisher matrix that it approximates."""
 
-    kfac: sk.Blocks
+    kfac: sk.linalg.Blocks
     fisher: jax.Array
 
 
@@ -117,11 +117,11 @@ def compared_in(case: Case, point, data) -> Measured:
 
 
 @jit
-def measured(model, likelihood, target, point, batch, **options) -> sk.Blocks:
+def measured(model, likelihood, target, point, batch, **options) -> sk.linalg.Blocks:
     return sk.KFAC(model, likelihood, **options)(target, point, batch)
 
 
-def measured_in(case: Case, point, data, target=None) -> sk.Blocks:
+def measured_in(case: Case, point, data, target=None) -> sk.linalg.Blocks:
     return measured(case.output, case.likelihood, target or case.target, point, data)
 
 
@@ -130,11 +130,11 @@ def exact_blocks(outcome: Measured) -> np.ndarray:
     return scipy.linalg.block_diag(*[mask(part) for part in outcome.kfac.parts]) * np.asarray(outcome.fisher)
 
 
-def mask(part: sk.AbstractOperator) -> np.ndarray:
+def mask(part: sk.linalg.AbstractOperator) -> np.ndarray:
     """Ones where a block has entries."""
-    if isinstance(part, sk.Diagonal):
+    if isinstance(part, sk.linalg.Diagonal):
         return np.eye(part.size)
-    if isinstance(part, sk.Stack):
+    if isinstance(part, sk.linalg.Stack):
         each, count = np.ones((part.size // part.count,) * 2), np.eye(part.count)
         return np.kron(each, count) if part.interleaved else np.kron(count, each)
     return np.ones((part.size, part.size))

@@ -64,11 +64,11 @@ def defined_blocks(case: NetworkCase, network, data, likelihood, sharing: str) -
         jacobians = jax.jacobian(lambda offsets, x=example: case.slow(network, x, Calls(offsets)))(idle)
         information = np.asarray(likelihood.fisher(value))
         for name, inputs in calls.inputs.items():
-            own = [np.asarray(jacobian) for jacobian in jacobians[name]]
+            slopes = [np.asarray(jacobian) for jacobian in jacobians[name]]
             rows = [np.asarray(row) for row in inputs]
             if sharing == "reduce":
-                own, rows = [sum(own)], [sum(rows) / len(rows)]
-            for jacobian, row in zip(own, rows, strict=True):
+                slopes, rows = [sum(slopes)], [sum(rows) / len(rows)]
+            for jacobian, row in zip(slopes, rows, strict=True):
                 left[name] += NUM_DATA / len(data) * jacobian.T @ information @ jacobian
                 right[name] += np.outer(row, row) / len(data) / len(rows)
             bias[name] = len(inputs[0]) > input_size(case, network, name)
@@ -79,11 +79,11 @@ def arranged(left: np.ndarray, right: np.ndarray, last: bool, bias: bool) -> np.
     """A Kronecker product and the prior, in the order of the coordinates."""
     if last:
         return np.kron(np.diag(np.diag(right)), left) + PRIOR_PRECISION * np.eye(len(left) * len(right))
-    places = list(product(range(len(left)), range(len(right))))
+    entries = list(product(range(len(left)), range(len(right))))
     if bias:
-        places.sort(key=lambda place: place[1] == len(right) - 1)
-    matrix = np.array([[left[i, k] * right[j, l] for k, l in places] for i, j in places])
-    return matrix + PRIOR_PRECISION * np.eye(len(places))
+        entries.sort(key=lambda entry: entry[1] == len(right) - 1)
+    matrix = np.array([[left[i, k] * right[j, l] for k, l in entries] for i, j in entries])
+    return matrix + PRIOR_PRECISION * np.eye(len(entries))
 
 
 def sizes(case: NetworkCase, network, name: str) -> int:
@@ -97,16 +97,16 @@ def input_size(case: NetworkCase, network, name: str) -> int:
 
 def matrices(case: NetworkCase, network) -> dict[str, Any]:
     """The weight matrices that the slow model applies, by their names."""
-    seen = {}
+    weights = {}
 
     class Watching(Calls):
         def __call__(self, name, weight, x, bias=None):
-            seen[name] = weight
+            weights[name] = weight
             return super().__call__(name, weight, x, bias)
 
     example = jnp.zeros(case.shape, int) if case.tokens else jnp.zeros(case.shape)
     case.slow(network, example, Watching())
-    return seen
+    return weights
 
 
 # ------------------------------------------------------------------------------------------------------------ networks
@@ -209,18 +209,17 @@ def convolved_slow(calls: Calls, name: str, layer, x):
     weights = layer.weight.reshape(layer.groups, outs, -1)
     bias = None if layer.bias is None else layer.bias.reshape(layer.groups, outs)
     results = []
-    for place in np.ndindex(*counts):
-        corner = [p * s for p, s in zip(place, layer.stride, strict=True)]
+    for position in np.ndindex(*counts):
+        corner = [p * s for p, s in zip(position, layer.stride, strict=True)]
         window = tuple(slice(c, c + r, d) for c, r, d in zip(corner, reach, layer.dilation, strict=True))
         patch = padded[(slice(None), *window)]
         parts = []
         for group in range(layer.groups):
             row = patch[group * ins : (group + 1) * ins].reshape(-1)
-            own = name if layer.groups == 1 else f"{name}{group}"
             if layer.groups == 1:
-                parts.append(calls(own, weights[group], row, None if bias is None else bias[group]))
-            else:  # the bias of groups is no part of their products
-                parts.append(calls(own, weights[group], row) + (0.0 if bias is None else bias[group]))
+                parts.append(calls(name, weights[group], row, None if bias is None else bias[group]))
+            else:  # the bias of groups is not part of their products
+                parts.append(calls(f"{name}{group}", weights[group], row) + (0.0 if bias is None else bias[group]))
         results.append(jnp.concatenate(parts))
     return jnp.stack(results, axis=1).reshape(layer.out_channels, *counts), spatial
 

@@ -34,10 +34,10 @@ def run(checkpoint: Path | None, dtype: str, num_steps: int = NUM_STEPS, **optio
     """Minibatches, a momentum, a running average of curvature: every kind of state that a run can have."""
     particles = np.random.default_rng(0).normal(size=(5, 2)).astype(dtype)
     sampler = sk.matrix_svgd(
-        "average", sk.Hessian(diagonal=True), optimiser=optax.adam(0.01), decay=0.9, refresh_every=3
+        "average", sk.Hessian(diagonal=True), optimizer=optax.adam(0.01), decay=0.9, refresh_every=3
     )
     target = sk.Posterior(log_prior, log_likelihood, len(DATA))
-    saving = {} if checkpoint is None else {"checkpoint": checkpoint, "every": 30}
+    saving = {} if checkpoint is None else {"checkpoint": checkpoint, "checkpoint_every": 30}
     return sk.fit(
         jr.key(3), target, sampler, particles, DATA.astype(dtype),
         num_steps=num_steps, batch_size=4, record_every=7, **saving, **options,
@@ -52,7 +52,7 @@ def end_of(result: sk.Result) -> list[np.ndarray]:
 
 def newest(directory: Path) -> int:
     """The step of the newest checkpoint."""
-    return max((int(path.stem.split("-")[1]) for path in (directory / "checkpoints").glob("step-*.ckpt")), default=0)
+    return max((int(path.stem.split("-")[1]) for path in (directory / "checkpoints").glob("step-*.npz")), default=0)
 
 
 def wait_for_the_kill(directory: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 def lowest(requirements: list[str]) -> list[str]:
     """`name>=version` as `name==version`."""
-    found = [re.fullmatch(r"([A-Za-z0-9_.-]+)>=([0-9.]+)", requirement) for requirement in requirements]
+    found = [re.match(r"([A-Za-z0-9_.-]+)>=([0-9.]+)", requirement) for requirement in requirements]
     return [f"{match[1]}=={match[2]}" for match in found if match]
 
 
 def main() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]["experiments"]
+    extras = project["optional-dependencies"]["studies"]
     # What newer ones deprecate, the lowest typer and matplotlib use, and warnings are errors in tests.
     of_its_time = ["click<8.3", "pyparsing<3.3"]
     print("\n".join(sorted({*lowest(project["dependencies"]), *lowest(extras), *of_its_time})))

@@ -54,7 +54,7 @@ def log_predictive(function, likelihood):
 
 def anchored(value):
     sampler = sk.matrix_svgd("mixture", MIXTURE, anchors=value)
-    return sampler.rule.places(jnp.asarray(POINTS))
+    return sampler.rule.anchors_for(jnp.asarray(POINTS))
 
 
 # The argument's name, a good value, and the call with another one in its place.
@@ -63,7 +63,7 @@ ARRAYS = {
     "scores of ksd2": ("scores", POINTS, lambda value: sk.ksd2(POINTS, value, KERNEL)),
     "points of mmd2": ("points", POINTS, lambda value: sk.mmd2(value, REFERENCE, KERNEL)),
     "reference of mmd2": ("reference", REFERENCE, lambda value: sk.mmd2(POINTS, value, KERNEL)),
-    "points of moments": ("points", POINTS, lambda value: tuple(sk.moments(value))),
+    "points of moments": ("points", POINTS, lambda value: tuple(sk.kernels.moments(value))),
     "points of the Stein ratio": ("points", POINTS, lambda value: sk.stein_ratio(value, -POINTS)),
     "scores of the Stein ratio": ("scores", POINTS, lambda value: sk.stein_ratio(POINTS, value)),
     "particles of fit": (
@@ -73,7 +73,7 @@ ARRAYS = {
     "data of a plain log density": (
         "data", LABELS, lambda value: sk.fit(KEY, with_data, SAMPLER, POINTS, value, num_steps=1).points,
     ),
-    "centre of initial": ("centre", POINTS[1], lambda value: sk.initial.gaussian(KEY, value, 3)),
+    "center of initial": ("center", POINTS[1], lambda value: sk.initial.gaussian(KEY, value, 3)),
     "scale of initial": ("scale", POINTS[1], lambda value: sk.initial.gaussian(KEY, jnp.zeros(2), 3, value)),
     "start of a mode": ("start", POINTS[1], lambda value: sk.initial.around_mode(KEY, log_density, value, 3)),
     "data of a mode": ("data", LABELS, lambda value: sk.initial.around_mode(KEY, with_data, jnp.ones(2), 3, value)),
@@ -138,7 +138,7 @@ SHAPES = {
 
 def learning_rate(sampler):
     """What the step rule of a sampler makes of a gradient of 1: Adagrad's first step is its learning rate."""
-    rule = sampler.optimiser
+    rule = sampler.optimizer
     updates, _ = rule.update(jnp.ones(()), rule.init(jnp.ones(())), jnp.ones(()))
     return -updates
 
@@ -150,25 +150,24 @@ NUMBERS = {
     "step size of SGLD": ("step_size", lambda value: sk.sgld(value).step_size),
     "step size of pSGLD": ("step_size", lambda value: sk.psgld(value).step_size),
     "decay": ("decay", lambda value: sk.psgld(0.1, decay=value).decay),
-    "stabiliser": ("stabiliser", lambda value: sk.psgld(0.1, stabiliser=value).stabiliser),
-    "learning rate of SVGD": ("optimiser", lambda value: learning_rate(sk.svgd(optimiser=value))),
-    "learning rate of an ensemble": ("optimiser", lambda value: learning_rate(sk.ensemble(value))),
+    "epsilon": ("epsilon", lambda value: sk.psgld(0.1, epsilon=value).epsilon),
+    "learning rate of SVGD": ("optimizer", lambda value: learning_rate(sk.svgd(optimizer=value))),
+    "learning rate of an ensemble": ("optimizer", lambda value: learning_rate(sk.ensemble(value))),
     "learning rate of shared parameters": (
-        "optimiser", lambda value: learning_rate(sk.half_bayesian(SAMPLER, value)),
+        "optimizer", lambda value: learning_rate(sk.half_bayesian(SAMPLER, value)),
     ),
     "damping of SVN": ("damping", lambda value: sk.svn(MIXTURE, damping=value).damping),
     "damping": ("damping", lambda value: sk.matrix_svgd("average", MIXTURE, damping=value).rule.settings.damping),
     "temperature": (
         "temperature", lambda value: sk.matrix_svgd("mixture", MIXTURE, temperature=value).rule.temperature,
     ),
-    "own share": ("own_share", lambda value: sk.matrix_svgd("mixture", MIXTURE, own_share=value).rule.own_share),
+    "shrinkage": ("shrinkage", lambda value: sk.matrix_svgd("mixture", MIXTURE, shrinkage=value).rule.shrinkage),
     "variance": ("variance", lambda value: sk.Gaussian(value).variance),
     "lower bound": ("lower", lambda value: sk.greater_than(value).lower),
     "upper bound": ("upper", lambda value: sk.less_than(value).upper),
     "lower end": ("lower", lambda value: sk.interval(value, 3.0).lower),
     "upper end": ("upper", lambda value: sk.interval(-1.0, value).upper),
-    "offset": ("offset", lambda value: sk.Linear(value).offset),
-    "prior precision": ("precision", lambda value: sk.models.NetworkPrior(value).precision),
+    "offset": ("offset", lambda value: sk.kernels.Linear(value).offset),
     "level": ("level", lambda value: fitted().predict(one_output, LABELS, level=value).level),
 }  # fmt: skip
 HALVES = {

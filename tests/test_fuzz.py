@@ -18,9 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import steinkern as sk
-from steinkern.core.checkpoint_file import CheckpointContents, DamagedCheckpoint, read, write
-from steinkern.core.notices import RefusalError
-from steinkern.experiments.data.datasets import path_of, read_arrays
+from steinkern.core.archive import DamagedFileError, read, write
 from tests.commands import check_words, run
 
 FEW = 25  # cases of a kind in the ordinary run
@@ -66,10 +64,10 @@ SAMPLERS = {
     "svgd": lambda number, d: sk.svgd(),
     "svgd, fixed": lambda number, d: sk.svgd(sk.RBF(number), SGD),
     "imq": lambda number, d: sk.svgd(sk.IMQ(number)),
-    "linear": lambda number, d: sk.svgd(sk.Linear(number), SGD),
+    "linear": lambda number, d: sk.svgd(sk.kernels.Linear(number), SGD),
     "graphical": lambda number, d: sk.svgd(sk.Graphical.coordinatewise(sk.RBF(), d)),
     "average": lambda number, d: sk.matrix_svgd("average", sk.Hessian(), damping=number),
-    "average, unrepaired": lambda number, d: sk.matrix_svgd("average", sk.Hessian(repair=None), optimiser=SGD),
+    "average, unrepaired": lambda number, d: sk.matrix_svgd("average", sk.Hessian(repair=None), optimizer=SGD),
     "mixture": lambda number, d: sk.matrix_svgd("mixture", sk.Hessian(), temperature=number),
     "mixture, diagonal": lambda number, d: sk.matrix_svgd(
         "mixture", sk.Hessian(diagonal=True), anchors=1, decay=0.9, refresh_every=2
@@ -129,7 +127,7 @@ def cases(programs):
         num_steps=st.sampled_from([1, 3, 12]),
         options=st.fixed_dictionaries(
             {}, optional={"record_every": st.sampled_from([1, 2, 100, 0]), "tolerance": st.sampled_from([0.1, 2.0]),
-                          "longest_move": st.sampled_from([None, 1.0, -1.0])}
+                          "max_move": st.sampled_from([None, 1.0, -1.0])}
         ),
     )  # fmt: skip
 
@@ -171,7 +169,7 @@ def check(case: Case) -> str:
     else:
         refusal = None
     if refusal is not None:
-        assert type(refusal) in (ValueError, RefusalError), refusal
+        assert type(refusal) is ValueError, refusal
         assert "`" in str(refusal), refusal  # it names an argument
         return "refused"
     assert result.points.shape == (n, d)
@@ -181,7 +179,7 @@ def check(case: Case) -> str:
     assert 0 <= result.num_steps <= case.num_steps
     assert len(result.history.step) == 0 or result.history.step[-1] == result.num_steps
     if result.status is sk.Status.DIVERGED:
-        assert "Likely causes" in result.message
+        assert "Likely causes" in result.message.text
     return result.status.value
 
 
@@ -252,43 +250,26 @@ def harm(draw, content: bytes) -> bytes:
     return bytes(harmed)
 
 
+CONTENT = {"n": 3, "checkpoint_every": 1}, {"a": np.arange(10.0), "b": np.arange(3)}
+
+
 @pytest.fixture(scope="module")
 def checkpoint_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("checkpoint") / "step-1.ckpt"
-    write(path, CheckpointContents(1, {"n": 3}, {"stride": 1}, [np.arange(10.0), np.arange(3)]))
+    path = tmp_path_factory.mktemp("checkpoint") / "step-1.npz"
+    write(path, CONTENT[0], CONTENT[1])
     return path, path.read_bytes()
-
-
-@pytest.fixture(scope="module")
-def dataset_file(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("data")
-    path = path_of("boston", directory)
-    path.parent.mkdir(parents=True)
-    np.savez_compressed(path, data=np.arange(20.0).reshape(10, 2), index_features=np.arange(1), train_idx=np.eye(2))
-    return directory, path, path.read_bytes()
 
 
 def check_checkpoint(file, data):
     path, content = file
-    harmed = data.draw(harm(content))
-    path.write_bytes(harmed)
-    try:
-        read(path)
-    except DamagedCheckpoint:
-        return
-    assert harmed == content  # nothing else passes for whole
-
-
-def check_dataset(file, data):
-    directory, path, content = file
     path.write_bytes(data.draw(harm(content)))
-    words = "boston"
     try:
-        arrays = read_arrays("boston", directory)
-    except ValueError as error:
-        words, arrays = str(error), {}
-    assert "boston" in words
-    assert isinstance(arrays, dict)
+        meta, arrays = read(path)
+    except DamagedFileError:
+        return
+    assert meta == CONTENT[0]  # some bytes mean nothing, such as padding
+    assert set(arrays) == set(CONTENT[1])
+    assert all(np.array_equal(arrays[name], array) for name, array in CONTENT[1].items())
 
 
 @fuzzed(FEW)
@@ -297,37 +278,27 @@ def test_a_harmed_checkpoint_is_never_taken_for_a_whole_one(checkpoint_file, dat
     check_checkpoint(checkpoint_file, data)
 
 
-@fuzzed(FEW)
-@given(data=st.data())
-def test_a_harmed_dataset_is_read_or_refused_by_name(dataset_file, data):
-    check_dataset(dataset_file, data)
-
-
 @pytest.mark.thorough
 @fuzzed(400)
 @given(data=st.data())
-def test_harmed_files_by_the_hundred_are_read_or_refused(checkpoint_file, dataset_file, data):
+def test_harmed_files_by_the_hundred_are_read_or_refused(checkpoint_file, data):
     check_checkpoint(checkpoint_file, data)
-    check_dataset(dataset_file, data)
 
 
 @pytest.mark.soak
 @fuzzed(5000)
 @given(data=st.data())
-def test_many_harmed_files_are_read_or_refused(checkpoint_file, dataset_file, data):
+def test_many_harmed_files_are_read_or_refused(checkpoint_file, data):
     check_checkpoint(checkpoint_file, data)
-    check_dataset(dataset_file, data)
 
 
 # The command line.
 
 WORDS = st.one_of(
     st.sampled_from(
-        ["reproduce", "toy", "covtype", "uci", "data", "check", "fetch", "boston", "--help", "--version", "--seeds",
-         "--targets", "star", "--methods", "svn", "--trials", "--tune", "--quick", "--hidden-layers", "--jobs", "0",
-         "-1", "3", "--data", "--settings", "--out", "nowhere", "--datasets", "1e9", "--", "sample", "report", "a.py:f",
+        ["--help", "--version", "0", "-1", "3", "--out", "nowhere", "1e9", "--", "sample", "report", "a.py:f",
          "--resume", "--restart", "--method", "--particles", "--steps", "--dim", "--seed", "p.npz", "--target",
-         "sentences", "--vectors", "--folds", "--coordinates", "density.py:f", "density.py:g", "density.py:NUMBER",
+         "--coordinates", "density.py:f", "density.py:g", "density.py:NUMBER",
          "density.py", "pipe", "pipe:f", "vanilla", "average", "x[0],y", ".", "", "-", "p.nc", "/dev/zero", "/dev/null",
          "99999999999999999999", "-0", "nan", "1e400", "\x1b[2J", "a\nb", "\ud800", "x" * 5000, "../" * 2000, "~"]
     ),
@@ -360,19 +331,13 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def nothing_runs(monkeypatch, place):
-    """The experiments, runs and downloads, replaced: only the command line is looked at."""
+    """The runs, replaced: only the command line is looked at."""
 
     def refuse(*arguments, **options):
-        raise ValueError("`--quick` runs nothing here.")
+        raise ValueError("`--steps` runs nothing here.")
 
-    monkeypatch.setattr("steinkern.experiments.driver.reproduce", refuse)
-    monkeypatch.setattr("steinkern.experiments.driver.search", refuse)
-    monkeypatch.setattr("steinkern.cli.datasets.fetch_sources", refuse)
-    monkeypatch.setattr("steinkern.cli.sampling.run_sampler", refuse)
-    monkeypatch.setattr("steinkern.cli.sampling.run_untuned", refuse)
-    monkeypatch.setattr("steinkern.cli.sampling.run_automatically", refuse)
+    monkeypatch.setattr("steinkern.cli.sampling.run", refuse)
     monkeypatch.setattr("steinkern.cli.target.Loaded.try_out", lambda self, particles: None)
-    monkeypatch.setenv("STEINKERN_DATA", str(place))
     monkeypatch.chdir(place)
 
 
@@ -389,19 +354,3 @@ def test_any_arguments_of_the_command_line_are_taken_or_refused(words):
 @given(LINES)
 def test_a_thousand_command_lines_are_taken_or_refused(words):
     check_command(words)
-
-
-def test_a_journal_with_bytes_flipped_is_refused(tmp_path):
-    from steinkern.experiments.journal import Journal
-
-    path = tmp_path / "journal.json"
-    Journal(path).put("one", {"a": 1}, [1.5])
-    content = path.read_bytes()
-    for place in range(0, len(content), 3):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 0x81]) + content[place + 1 :])
-        words = "is not the journal"
-        try:
-            Journal(path)
-        except ValueError as error:
-            words = str(error)
-        assert "is not the journal" in words

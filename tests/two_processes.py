@@ -15,7 +15,6 @@ import jax.random as jr
 import numpy as np
 
 import steinkern as sk
-from steinkern import distributed
 from steinkern.core.multihost import on_host, put_on_devices
 from steinkern.core.particles import Scored
 
@@ -36,7 +35,7 @@ def velocity(place=lambda leaf: leaf):
     """The velocity of the first particles, each array put where `place` says."""
     points = start()
     given = Scored(points, jax.vmap(jax.grad(log_density))(points), jax.nn.softmax(points[:, 0]))
-    kernel = sk.Isotropic(sk.RBF()).adapt(points)
+    kernel = sk.kernels.Isotropic(sk.RBF()).adapt(points)
     return jax.jit(lambda some: kernel.velocity(some.points, some))(jax.tree.map(place, given))
 
 
@@ -52,7 +51,7 @@ def refusals(mesh, directory: Path) -> list[str]:
     said = []
     for options in (
         {"particles": start() + jax.process_index()},
-        {"checkpoint": directory / ("whole", "own")[jax.process_index()], "every": 2},
+        {"checkpoint": directory / ("whole", "own")[jax.process_index()], "checkpoint_every": 2},
     ):
         try:
             fit(mesh=mesh, **options)
@@ -63,14 +62,16 @@ def refusals(mesh, directory: Path) -> list[str]:
 
 def main(process_id: int, port: str, directory: Path) -> None:
     jax.config.update("jax_enable_x64", True)
-    distributed.initialize(f"127.0.0.1:{port}", 2, process_id, heartbeat_timeout=20, shutdown_timeout=60)
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}", 2, process_id, heartbeat_timeout_seconds=20, shutdown_timeout_seconds=60
+    )
     mesh = sk.device_mesh()
     assert (mesh.size, jax.process_count()) == (4, 2)
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("particles"))
     with jax.set_mesh(mesh):
         spread = velocity(lambda leaf: put_on_devices(np.asarray(leaf), sharding))
     assert not spread.is_fully_addressable
-    together = fit(checkpoint=directory / "whole", every=2, mesh=mesh)
+    together = fit(checkpoint=directory / "whole", checkpoint_every=2, mesh=mesh)
     found = {
         "velocity": on_host(spread).tolist(),
         "fit": together.points.tolist(),
@@ -85,5 +86,5 @@ def main(process_id: int, port: str, directory: Path) -> None:
         if step == KILLED_AT and process_id == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fit(callback=kill, checkpoint=directory / "killed", every=2, mesh=mesh)
+    fit(callback=kill, checkpoint=directory / "killed", checkpoint_every=2, mesh=mesh)
     print("the run went on without process 1", flush=True)

@@ -14,7 +14,7 @@ def _school_priors(mean, log_width):
     return normal(mean, 0.0, 10.0) + log_width - jnp.log1p(jnp.exp(2 * log_width) / 25)
 
 
-def schools_centred() -> Target:
+def schools_centered() -> Target:
     def log_density(x):
         mean, log_width, effects = x[0], x[1], x[2:]
         seen, errors = like(x, EFFECTS, ERRORS)
@@ -25,7 +25,7 @@ def schools_centred() -> Target:
     return Target("schools-centred", log_density, 10, "held out", note)
 
 
-def schools_noncentred() -> Target:
+def schools_noncentered() -> Target:
     def log_density(x):
         mean, log_width, standard = x[0], x[1], x[2:]
         seen, errors = like(x, EFFECTS, ERRORS)
@@ -75,4 +75,4 @@ def growth() -> Target:
     return Target("growth-centred", log_density, 25, "rules", note)
 
 
-TARGETS = (schools_centred(), schools_noncentred(), counties(), growth())
+TARGETS = (schools_centered(), schools_noncentered(), counties(), growth())

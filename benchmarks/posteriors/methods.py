@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
 import steinkern as sk
 
+from ..outcome import cost_of, warnings_of
 from .mode import find_mode
-from .pathfinder import pathfinder
 from .target import Target
 
 PARTICLES = 100
 SVGD_STEPS = 1000
 FEWEST_DRAWS = 50
+PATHFINDER_DRAWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,15 @@ def _failed(target: Target, *why: str, **cost: int) -> Outcome:
     return Outcome(nothing, nothing, warnings=why, **cost)
 
 
+def _of(result: Any, **cost: float) -> Outcome:
+    points = np.asarray(result.points, np.float64)
+    return Outcome(points.mean(0), points.std(0), warnings=tuple(warnings_of(result)), **cost)
+
+
 def ours(target: Target, key: Any) -> Outcome:
     """`sample` with its defaults."""
     result = sk.sample(key, target.log_density, jnp.asarray(target.start), num_particles=PARTICLES)
-    points, cost = np.asarray(result.points), result.cost
-    return Outcome(
-        points.mean(0), points.std(0), cost.gradients, cost.hessians, cost.values, cost.sequential,
-        tuple(result.warnings),
-    )  # fmt: skip
+    return _of(result, **cost_of(result))
 
 
 def stein(target: Target, key: Any, particles: int = PARTICLES) -> Outcome:
@@ -78,8 +81,7 @@ def stein(target: Target, key: Any, particles: int = PARTICLES) -> Outcome:
         )  # fmt: skip
     except ValueError as error:  # no Gaussian was found
         return _failed(target, str(error))
-    points, cost = np.asarray(result.points), result.settings["cost"]
-    return Outcome(points.mean(0), points.std(0), warnings=tuple(result.warnings), **cost)
+    return _of(result, **cost_of(result))
 
 
 def svgd(target: Target, key: Any) -> Outcome:
@@ -93,9 +95,7 @@ def svgd(target: Target, key: Any) -> Outcome:
         )  # fmt: skip
     except ValueError as error:  # first particles where the density or its gradient is not finite
         return _failed(target, str(error))
-    points = np.asarray(result.particles)
-    cost = {"gradients": PARTICLES * SVGD_STEPS, "sequential": SVGD_STEPS}
-    return Outcome(points.mean(0), points.std(0), warnings=tuple(result.warnings), **cost)
+    return _of(result, gradients=PARTICLES * SVGD_STEPS, sequential=SVGD_STEPS)
 
 
 def laplace(target: Target, key: Any) -> Outcome:
@@ -107,11 +107,20 @@ def laplace(target: Target, key: Any) -> Outcome:
     return Outcome(mode.point, np.sqrt(np.diagonal(np.linalg.inv(mode.precision))), **cost)
 
 
-def pathfinder_moments(target: Target, key: Any) -> Outcome:
-    """Pathfinder's Gaussian; its exact moments, so that no noise of draws counts against it."""
-    found = pathfinder(key, target.log_density, target.start)
-    sd = np.sqrt(np.diagonal(found.covariance))
-    return Outcome(found.mean, sd, found.gradients, 0, found.values, found.gradients + 1)
+def pathfinder(target: Target, key: Any) -> Outcome:
+    """BlackJAX's Pathfinder; it does not report the gradients of its line searches, which are left out."""
+    from blackjax.vi.pathfinder import approximate, sample
+
+    path_key, draws_key = jr.split(key)
+
+    @jax.jit
+    def run(start: Any) -> Any:
+        state, info = approximate(path_key, target.log_density, start)
+        return sample(draws_key, state, PATHFINDER_DRAWS)[0], jnp.sum(jnp.isfinite(info.path.elbo))
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # inside BlackJAX
+        draws, steps = (np.asarray(part) for part in run(jnp.asarray(target.start)))
+    return Outcome(draws.mean(0), draws.std(0), gradients=int(steps), sequential=int(steps))
 
 
 def nuts(target: Target, key: Any, budget: int, warmup_gradients: int) -> Outcome:
@@ -156,7 +165,7 @@ METHODS: dict[str, Callable[[Target, Any], Outcome]] = {
     "stein-500": partial(stein, particles=500),
     "svgd": svgd,
     "laplace": laplace,
-    "pathfinder": pathfinder_moments,
+    "pathfinder": pathfinder,
 }
 """Those that need nothing but the target; `nuts` needs the budget of `ours` too."""
 

@@ -22,24 +22,14 @@ class Mode(NamedTuple):
     sequential: int
 
 
-class Path(NamedTuple):
-    """The iterates of L-BFGS: points and scores (steps, d), log densities, and gradients that were evaluated."""
-
-    points: np.ndarray
-    scores: np.ndarray
-    log_densities: np.ndarray
-    gradients: int
-
-
 def find_mode(log_density: Callable[[Any], Any], start: np.ndarray) -> Mode:
-    """The best point that is found; nothing is raised where there is no mode, the Hessian tells."""
-    path = lbfgs_path(log_density, start)
-    return _newton(log_density, path.points[np.nanargmax(path.log_densities)], path.gradients)
+    """The best point; nothing is raised where there is no mode, the Hessian tells."""
+    return _newton(log_density, *_lbfgs(log_density, start))
 
 
-def lbfgs_path(log_density: Callable[[Any], Any], start: np.ndarray, memory_size: int = 10) -> Path:
-    """Optax's L-BFGS with its line search, until a step moves nothing, meets NaN, or is the last."""
-    optimiser = optax.lbfgs(memory_size=memory_size)
+def _lbfgs(log_density: Callable[[Any], Any], start: np.ndarray) -> tuple[np.ndarray, int]:
+    """The best point of Optax's L-BFGS, which goes on until a step moves nothing or meets NaN, and its gradients."""
+    optimizer = optax.lbfgs(memory_size=10)
 
     def loss(x: Any) -> Any:
         return -log_density(x)
@@ -47,23 +37,21 @@ def lbfgs_path(log_density: Callable[[Any], Any], start: np.ndarray, memory_size
     value_and_grad = optax.value_and_grad_from_state(loss)
 
     def step(carry: Any) -> Any:
-        x, state, (points, grads, values), gradients, t, _ = carry
+        x, state, best, gradients, t, _ = carry
         value, grad = value_and_grad(x, state=state)
-        seen = points.at[t].set(x), grads.at[t].set(grad), values.at[t].set(value)
-        updates, state = optimiser.update(grad, state, x, value=value, grad=grad, value_fn=loss)
+        best = jax.tree.map(lambda new, old: jnp.where(value < best[1], new, old), (x, value), best)
+        updates, state = optimizer.update(grad, state, x, value=value, grad=grad, value_fn=loss)
         gradients += 1 + state[-1].info.num_linesearch_steps
         going = jnp.isfinite(value) & (jnp.abs(updates) > 1e-9 * (1 + jnp.abs(x))).any()
-        return x + updates, state, seen, gradients, t + 1, going
+        return x + updates, state, best, gradients, t + 1, going
 
     def run(x: Any) -> Any:
-        blank = jnp.full((LBFGS_STEPS, x.size), jnp.nan, x.dtype)
-        first = (x, optimiser.init(x), (blank, blank, blank[:, 0]), jnp.asarray(0), 0, jnp.asarray(True))
+        first = (x, optimizer.init(x), (x, jnp.full((), jnp.inf, x.dtype)), jnp.asarray(0), 0, jnp.asarray(True))
         return jax.lax.while_loop(lambda carry: carry[-1] & (carry[-2] < LBFGS_STEPS), step, first)
 
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # inside Optax
-        _, _, seen, gradients, taken, _ = jax.jit(run)(jnp.asarray(start))
-    points, grads, values = (np.asarray(part)[: int(taken)] for part in seen)
-    return Path(points, -grads, -values, int(gradients))
+        _, _, (point, _), gradients, *_ = jax.jit(run)(jnp.asarray(start))
+    return np.asarray(point), int(gradients)
 
 
 def _newton(log_density: Callable[[Any], Any], point: np.ndarray, gradients: int) -> Mode:

@@ -48,5 +48,5 @@ class Chains:
             steps.append(counts)
             if sum(map(len, points)) >= self.num_warmup + num_draws:
                 break
-        kept = np.concatenate(points)[self.num_warmup :][:num_draws]
-        return kept, int(np.concatenate(steps)[: self.num_warmup].sum())
+        after_warmup = np.concatenate(points)[self.num_warmup :][:num_draws]
+        return after_warmup, int(np.concatenate(steps)[: self.num_warmup].sum())

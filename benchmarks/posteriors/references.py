@@ -1,23 +1,17 @@
 """Reference means and standard deviations of every target, and how they were made.
 
-    python -m benchmarks.posteriors.references [--targets NAME ...]
-
 Where there is a closed form it is taken: for the Gaussians, the funnel, the banana and the four modes. Two dimensions
 are integrated on a grid. The rest is long runs of NumPyro's NUTS in double precision: four chains with a dense mass
 matrix, in coordinates whitened by the Hessian at the mode, until R-hat is below 1.01 and the effective number of draws
-of every coordinate and of its square suffices, or each chain has 24,000 draws: what was reached is in the file. Centred
-hierarchies are run non-centred and mapped back. The same file holds how many gradients a warm-up of 1000 iterations
-takes, from the naive start and with NumPyro's defaults.
+of every coordinate and of its square suffices, or each chain has 24,000 draws: what was reached is in the file.
+Centered hierarchies are run non-centered and mapped back. The same file holds how many gradients a warm-up of 1000
+iterations takes, from the naive start and with NumPyro's defaults.
 
-`references.json` is a journal: what it has is kept while the target is the same, so that a stopped run goes on.
+    python -m benchmarks references --json benchmarks/results/references.json --resume
 """
 
-import argparse
-import json
-import time
+from argparse import Namespace
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,15 +19,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from steinkern.experiments.journal import Journal
-from steinkern.experiments.tables import rounded
-
-from . import shapes
+from ..bench import Answer, Benchmark, Row
+from . import minibatch, shapes
 from .mode import find_mode
 from .target import Target
 from .targets import TARGETS
 
-PATH = Path(__file__).with_name("references.json")
 CHAINS = 4
 WARMUP = 1500
 DRAWS = 4000  # a round and chain
@@ -139,17 +130,17 @@ def by_nuts(target: Target) -> dict[str, Any]:
 
     chains = Chains(lambda z: easier(from_whitened(z)), WARMUP, dense_mass=True, target_accept_prob=0.9)
     back = jax.jit(jax.vmap(lambda z: rewrite(from_whitened(z))[0]))
-    kept: list[list[np.ndarray]] = []
+    by_chain: list[list[np.ndarray]] = []
     streams = []
     for chain_key in jr.split(jr.key(2024), CHAINS):
         start_key, run_key = jr.split(chain_key)
         streams.append(chains.run(run_key, np.asarray(jr.normal(start_key, (target.dim,)))))
-        kept.append([])
+        by_chain.append([])
         _take(streams[-1], WARMUP)
     for _ in range(ROUNDS):
-        for stream, draws in zip(streams, kept, strict=True):
+        for stream, draws in zip(streams, by_chain, strict=True):
             draws.append(np.asarray(back(_take(stream, DRAWS))))
-        points = np.stack([np.concatenate(draws) for draws in kept])  # (chains, draws, d)
+        points = np.stack([np.concatenate(draws) for draws in by_chain])  # (chains, draws, d)
         mean, sd = points.mean((0, 1)), points.std((0, 1))
         ess = float(effective_sample_size(points).min())
         ess_squares = float(effective_sample_size((points - mean) ** 2).min())
@@ -158,7 +149,7 @@ def by_nuts(target: Target) -> dict[str, Any]:
             break
     how = f"NUTS: {CHAINS} chains of {points.shape[1]} draws after {WARMUP}, dense, whitened at the mode"
     if target.name in REWRITTEN:
-        how += ", non-centred and mapped back"
+        how += ", non-centered and mapped back"
     checks = {"r_hat": round(r_hat, 5), "ess": round(ess), "ess_of_squares": round(ess_squares)}
     return {"how": how, **_moments(mean, sd), **checks}
 
@@ -185,7 +176,7 @@ def warmup_gradients(target: Target) -> dict[str, int]:
 
 
 def _moments(mean: np.ndarray, sd: np.ndarray) -> dict[str, Any]:
-    return {"mean": rounded(mean), "sd": rounded(sd)}
+    return {name: [float(f"{value:.6g}") for value in values] for name, values in (("mean", mean), ("sd", sd))}
 
 
 def other_point(target: Target) -> np.ndarray:
@@ -208,29 +199,17 @@ def reference(target: Target) -> dict[str, Any]:
     return by_nuts(target)
 
 
-def read_references() -> dict[str, dict[str, Any]]:
-    """By name: how, mean, sd, warm-up; R-hat and effective numbers where they are of NUTS; `made_from`."""
-    pieces = json.loads(PATH.read_text())
-    return {name: {**piece["result"], "made_from": piece["made_from"]} for name, piece in pieces.items()}
+def run(case: str, method: str, options: Namespace) -> Answer:
+    """The reference of one target, which is stored as a note beside its checks."""
+    target = TARGETS[case] if case in TARGETS else minibatch.PROBLEMS[case]().on_all_rows(case)
+    made = {**reference(target), "made_from": fingerprint(target)}
+    if case in TARGETS:
+        made["warmup_gradients"] = warmup_gradients(target)
+    checks = {name: made[name] for name in ("r_hat", "ess", "ess_of_squares") if name in made}
+    rows = [Row(case, method, name, float(value)) for name, value in {"dimensions": target.dim, **checks}.items()]
+    return Answer(rows, [made])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS), metavar="NAME")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)  # this process is the benchmark's own
-    journal = Journal(PATH)
-    for name in options.targets:
-        target, begin = TARGETS[name], time.perf_counter()
-        made_from = fingerprint(target)
-        if journal.get(name, made_from) is not None:
-            continue
-        result = reference(target) | {"warmup_gradients": warmup_gradients(target), "numpyro": version("numpyro")}
-        journal.put(name, made_from, result)
-        told = {key: value for key, value in result.items() if key not in ("mean", "sd")}
-        print(f"{name}: {told}, {time.perf_counter() - begin:.0f} s", flush=True)
-        jax.clear_caches()
-
-
-if __name__ == "__main__":
-    main()
+BENCHMARKS = {
+    "references": Benchmark([(name, "reference") for name in (*TARGETS, *minibatch.PROBLEMS)], run, precision="float64")
+}

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
+
+from ..bench import RESULTS, read
 
 Half = Literal["rules", "held out"]
 
@@ -53,3 +56,10 @@ def log_normal_density(x: Any, mean: Any, sd: Any) -> Any:
 def half_normal_of_log(log_x: Any, scale: float) -> Any:
     """A half-normal prior on x, as a density of log x: the Jacobian is x."""
     return -0.5 * jnp.sum((jnp.exp(log_x) / scale) ** 2) + jnp.sum(log_x)
+
+
+@cache
+def read_references() -> dict[str, dict[str, Any]]:
+    """By name: how, mean, sd and `made_from`; of the everyday posteriors the warm-up; checks where they are of NUTS."""
+    notes = read(RESULTS / "references.json")[0]["notes"]
+    return {name.split(", ")[0]: made for name, (made,) in notes.items()}

@@ -1,6 +1,5 @@
 """The command line, end to end and in process."""
 
-import json
 import re
 
 import pytest
@@ -8,7 +7,6 @@ from typer.testing import CliRunner
 
 import steinkern as sk
 from steinkern import cli
-from tests import browser
 
 
 def run(*arguments: str):
@@ -17,7 +15,7 @@ def run(*arguments: str):
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["sample"], ["report"], ["reproduce"], ["reproduce", "toy"], ["data"]],
+    [[], ["sample"], ["report"]],
     ids=lambda words: " ".join(words) or "root",
 )
 def test_help_reads_well(arguments):
@@ -30,85 +28,6 @@ def test_help_reads_well(arguments):
 
 def test_version_is_printed():
     assert re.search(r"steinkern \d", run("--version").output)
-
-
-@pytest.fixture(scope="module")
-def quick_study(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("toy")
-    options = ["--quick", "--seeds", "2", "--targets", "star,sine_released", "--out", str(directory)]
-    return run("reproduce", "toy", *options), directory
-
-
-@pytest.mark.thorough
-def test_quick_study_prints_a_table_and_says_where_the_page_is(quick_study):
-    result, _ = quick_study
-    assert result.exit_code == 0
-    assert "Matrix-SVGD (mixture)" in result.output
-    assert "index.html" in result.output.replace("\n", "")
-
-
-@pytest.mark.thorough
-def test_quick_study_writes_every_promised_file(quick_study):
-    _, directory = quick_study
-    names = ["overview", "log_mmd", "grid_star", "grid_sine_released"]
-    for name in ["results.json", "table.md", "index.html", *(f"{n}.{e}" for n in names for e in ("png", "svg"))]:
-        assert (directory / name).stat().st_size > 500, name
-    for name in names:
-        assert (directory / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert (directory / f"{name}.png").stat().st_size < 300_000
-
-
-@pytest.mark.thorough
-def test_quick_study_s_results_have_the_common_format(quick_study):
-    _, directory = quick_study
-    content = json.loads((directory / "results.json").read_text())
-    assert content["experiment"] == "toy"
-    assert {"winners", "grids", "seeds", "tuning_seeds", "environment"} <= set(content["settings"])
-    found = {(row["case"], row["method"]) for row in content["rows"]}
-    assert {("star", "mixture"), ("star", "mixture-svn"), ("sine_released", "psgld")} <= found
-    assert all(row["paper"] is None and row["trials"] >= 2 for row in content["rows"])
-
-
-@pytest.mark.thorough
-def test_page_needs_no_network(quick_study):
-    _, directory = quick_study
-    page = (directory / "index.html").read_text()
-    assert not re.search(r"(src|href)\s*=\s*[\"'](?!data:)", page)
-    outside = re.sub(r"<script.*?</script>|<pre>.*?</pre>", "", page, flags=re.S)
-    assert not re.search(r"\$|{{|{%|}}|%}", outside)
-    assert "&#34;particles&#34;: 50" in page  # what was recorded is escaped
-
-
-@pytest.mark.thorough
-def test_page_shows_pictures_first_and_its_verdicts_in_one_table(quick_study):
-    _, directory = quick_study
-    page = (directory / "index.html").read_text()
-    assert page.index("<img") < page.index("<canvas") < page.index("<table")
-    body = page[page.index("<h2>Who wins") :]
-    table = body[body.index("<tbody>") : body.index("</tbody>")]
-    assert table.count("<tr>") == 4  # two targets at two iterations
-    assert len(re.findall(r"(better|worse|level)</span>", table)) == 4 * 3
-
-
-@pytest.mark.thorough
-@pytest.mark.browser
-def test_the_page_s_slider_moves_the_particles_of_every_method(quick_study, tmp_path):
-    _, directory = quick_study
-    seen = browser.ask(
-        directory / "index.html",
-        tmp_path,
-        """
-        const box = document.querySelector("[data-flow]"), slider = box.querySelector("input");
-        const look = () => [...box.querySelectorAll("canvas")].map((canvas) => canvas.toDataURL());
-        const before = look();
-        slider.value = slider.max; slider.dispatchEvent(new Event("input"));
-        const after = look();
-        const label = box.querySelector("output").textContent;
-        return { moved: after.map((picture, k) => picture !== before[k]), label };
-        """,
-    )
-    assert seen["moved"] == [True] * 4
-    assert seen["label"].startswith("iteration ")
 
 
 def test_a_run_that_diverges_is_one_clear_line(monkeypatch, capsys):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from pathlib import Path
 
 import jax
 import jax.random as jr
@@ -19,12 +18,9 @@ from typer.testing import CliRunner
 import steinkern as sk
 from steinkern import cli
 from steinkern.cli import methods as cli_methods
-from steinkern.cli import sampling as cli_sample
 from steinkern.cli import target as cli_target
-from steinkern.cli import words as cli_words
-from steinkern.cli.outputs import Outputs
 from steinkern.core.extras import install_command
-from steinkern.core.notices import Notice, Phrase, RefusalError
+from steinkern.core.messages import Notice
 from steinkern.results.result import Status
 
 pytestmark = pytest.mark.usefixtures("relaxed")
@@ -126,7 +122,7 @@ def test_stein_tunes_nothing_is_compared_with_chains_and_goes_on(file, tmp_path)
             first = dict(particles)
         again = run(*line, "--resume")
     assert first["mean"].shape == (20, 2)
-    assert "chains held aside" in done.output
+    assert "reference chains: means differ" in done.output
     assert again.exit_code == 0, again.output
     with np.load(tmp_path / "p.npz") as particles:
         np.testing.assert_array_equal(particles["mean"], first["mean"])
@@ -172,19 +168,15 @@ def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
     assert "R-hat 1.0" in done.output
     assert not list((tmp_path / "checkpoint").glob("*"))
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "standard errors of unconstrained means up to" in page
+    assert "Standard errors of unconstrained means up to" in page
     assert "record_particles" not in page
     assert "steinkern sample " in page
     assert "--particles 100 --method auto --seed 0" in page
-    with pytest.raises(ValueError, match=r"`--out` .* would replace what is there, .*p\.npz: give --restart"):
+    with pytest.raises(ValueError, match=r"`--out` .* would replace .*p\.npz: give --restart"):
         run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
-    with pytest.raises(
-        ValueError, match=r"`--out` .* would replace what is there, .*index\.html: .* another directory"
-    ):
+    with pytest.raises(ValueError, match=r"`--out` .* would replace .*index\.html: .* another directory"):
         run("sample", f"{file}:log_density", "--out", str(tmp_path / "q.npz"))
-    with pytest.raises(
-        ValueError, match=r"`DIR` .* is of a run by --method auto, which keeps no checkpoints: its page"
-    ):
+    with pytest.raises(ValueError, match="holds no checkpoint"):
         run("report", str(tmp_path))
 
 
@@ -194,20 +186,18 @@ def test_a_directory_gets_the_particles_the_result_and_the_page(vector, tmp_path
     command = ["sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "run")]
     done = run(*command)
     assert done.exit_code == 0, done.output
-    written = {"particles.npz", "sample.result", "index.html", "run.json", "checkpoint"}
+    written = {"particles.npz", "sample.result", "index.html", "checkpoint"}
     assert {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")} == written
     result = sk.load(tmp_path / "run" / "sample.result")
     with np.load(tmp_path / "run" / "particles.npz") as particles:
         np.testing.assert_array_equal(next(iter(particles.values())), result.particles)
     assert "--out" in result.settings["command"]
-    for name in written - {"run.json", "checkpoint"}:
+    for name in written - {"checkpoint"}:
         assert f": {tmp_path / 'run' / name}\n" in done.output, name
-    with pytest.raises(ValueError, match=r"give --method vanilla --resume to go on with it, --restart to begin anew"):
+    for path in (tmp_path / "run").glob("*.*"):
+        path.unlink()
+    with pytest.raises(ValueError, match=r"give --resume to continue it, --restart to replace it"):
         run(*command)
-    (tmp_path / "run" / "posterior.nc").touch()
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"would replace .*posterior\.nc, which no recorded run wrote"):
-        run(*command, "--restart")
 
 
 @pytest.mark.thorough
@@ -241,7 +231,6 @@ def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_
             np.testing.assert_allclose(posterior["twice"], 2 * posterior["mean"])
         with xarray.open_dataset(tmp_path / "p.nc", group="posterior_predictive", engine="h5netcdf") as draws:
             assert draws["y"].shape == (1, 6, 2)
-    assert "of 2 observations lie in their own central 90% interval" in (tmp_path / "index.html").read_text("utf-8")
 
 
 @pytest.mark.thorough
@@ -264,24 +253,19 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
         patch.setattr(cli_methods, "fit", interrupted)
         first = run(*command, "--out", str(broken / "p.npz"))
     assert first.exit_code == 130, first.output
-    assert "with --resume goes on" in first.output
+    assert "with --resume continues" in first.output
     assert np.load(broken / "p.npz")["x"].shape == (5, 2)
     assert "stopped" in (broken / "index.html").read_text()
-    with pytest.raises(ValueError, match=r"`--out` lies beside a run of .* give --method vanilla --resume to go"):
+    with pytest.raises(ValueError, match=r"`--out` .* would replace .*p.npz"):
         run(*command, "--out", str(broken / "p.npz"))
     assert run(*command, "--out", str(broken / "p.npz"), "--resume").exit_code == 0
     np.testing.assert_array_equal(np.load(broken / "p.npz")["x"], np.load(tmp_path / "whole" / "p.npz")["x"])
-    with pytest.raises(ValueError, match=r"`--resume` .* which had --seed 0; this command has --seed 1\. Give it what"):
+    with pytest.raises(ValueError, match=r"`--resume` .* has changed .*key"):
         run(*command, "--out", str(broken / "p.npz"), "--resume", "--seed", "1")
-    other = [{f"{vector}:f": f"{vector}:g", "2": "3", "40": "41"}.get(part, part) for part in command]
-    with pytest.raises(ValueError, match=r"had .*:f and --dim 2 and --steps 40; this command has .*:g and --dim 3 and"):
-        run(*other, "--out", str(broken / "p.npz"), "--resume")
-    assert cli_sample._checkpoint(broken, resume=False, restart=True, method="vanilla") == broken / "checkpoint"
-    assert not (broken / "checkpoint").exists()
 
 
 @pytest.mark.parametrize("method", ["auto", "vanilla"])
-def test_ctrl_c_before_there_is_anything_says_so(vector, tmp_path, monkeypatch, method):
+def test_ctrl_c_before_there_is_anything_ends_with_130(vector, tmp_path, monkeypatch, method):
     def pressed(*args, **options):
         raise KeyboardInterrupt
 
@@ -289,7 +273,7 @@ def test_ctrl_c_before_there_is_anything_says_so(vector, tmp_path, monkeypatch, 
     monkeypatch.setattr(cli_methods, "sample_automatically", pressed)
     done = run("sample", f"{vector}:f", "--dim", "2", "--method", method, "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 130
-    assert "Interrupted: there was nothing to keep yet." in done.output
+    assert not (tmp_path / "p.npz").exists()
 
 
 def test_the_command_is_a_module_too():
@@ -302,9 +286,7 @@ def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_pat
 
     def diverged(*args, **options):
         result = fit(*args, **options)
-        raise cli_methods.DivergedError(
-            dataclasses.replace(result, status=Status.DIVERGED, message=Notice("not-finite", "too far."))
-        )
+        return dataclasses.replace(result, status=Status.DIVERGED, message=Notice("not-finite", "too far."))
 
     monkeypatch.setattr(cli_methods, "fit", diverged)
     done = run("sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "p.npz"))
@@ -316,31 +298,18 @@ def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_pat
 
 def test_a_page_is_made_of_a_directory_with_and_without_the_target(finished, file, tmp_path):
     finished, _ = finished
-    done = run("report", str(finished), "--out", str(tmp_path / "a"), "--coordinates", "scale,mean[1]")
-    assert done.exit_code == 0
-    assert "unconstrained coordinates" in (tmp_path / "a" / "index.html").read_text()
-    assert '"names":["unconstrained scale","mean[1]"]' in (tmp_path / "a" / "index.html").read_text()
+    before = (finished / "index.html").read_bytes()
+    done = run("report", str(finished), "--coordinates", "scale,mean[1]")
+    page = finished / "checkpoint" / "index.html"
+    assert done.output == f"Page: {page}\n"
+    assert '"names":["scale","mean[1]"]' in page.read_text()
+    assert "It needs the target" in page.read_text()
+    assert (finished / "index.html").read_bytes() == before
     done = run("report", str(finished), "--out", str(tmp_path / "b"), "--target", f"{file}:log_density")
     assert done.exit_code == 0
-    assert "in which the sampler works" not in (tmp_path / "b" / "index.html").read_text()
+    assert "IMQ kernel" in (tmp_path / "b" / "index.html").read_text()
     with np.load(finished / "p.npz") as particles:
         assert f"<td>{particles['scale'].mean():.4g}</td>" in (tmp_path / "b" / "index.html").read_text()
-
-
-def test_a_page_of_a_directory_of_sample_leaves_the_page_of_sample_and_knows_how_the_run_ended(finished, file):
-    directory, _ = finished
-    before = (directory / "index.html").read_bytes()
-    done = run("report", str(directory))
-    assert done.output.splitlines()[0] == f"Page: {directory / 'checkpoint.html'}"
-    assert f"--target {file}:log_density" in done.output
-    assert (directory / "index.html").read_bytes() == before
-    made = (directory / "checkpoint.html").read_text()
-    assert "<td>unconstrained scale</td>" in made
-    assert "<td>scale</td>" not in made
-    assert "<h1>log_density</h1>" in made
-    assert "all steps were taken" in made.lower()
-    header = made[made.index('<p class="quiet">') : made.index("</header>")]
-    assert not header.partition("</p>")[0].rstrip().endswith("·")
 
 
 def test_a_file_that_was_edited_is_not_gone_on_with(tmp_path):
@@ -349,17 +318,17 @@ def test_a_file_that_was_edited_is_not_gone_on_with(tmp_path):
     command = ["sample", f"{path}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", out]
     assert run(*command).exit_code == 0
     path.write_text("def f(x):\n    return -0.7 * (x**2).sum()\n")
-    with pytest.raises(ValueError, match=r"`--resume` .* is not what it was then, in its code.* --restart") as refused:
+    with pytest.raises(ValueError, match=r"`--resume` .* has changed in its code.* --restart") as refused:
         run(*command, "--resume")
     assert "fingerprint" not in str(refused.value)
 
 
 def test_a_page_with_another_target_or_of_no_directory_is_refused(finished, vector, tmp_path):
-    with pytest.raises(ValueError, match="`--target` has 7 unconstrained coordinates, the checkpoint 3"):
+    with pytest.raises(ValueError, match="`target`"):
         run("report", str(finished[0]), "--target", f"{vector}:f", "--dim", "7", "--out", str(tmp_path))
-    with pytest.raises(ValueError, match=r"`DIR` .* is not a directory"):
+    with pytest.raises(FileNotFoundError, match=r"there is no .*nowhere"):
         run("report", str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match=r"`DIR` .* holds no readable run"):
+    with pytest.raises(ValueError, match="holds no checkpoint"):
         run("report", str(tmp_path))
 
 
@@ -384,10 +353,10 @@ BAD = {
     "start and dim": (["{file}:log_density", "--dim", "2"], "`--dim` and the file's `START` exclude each other"),
     "dim": (["{vector}:f", "--dim", "0"], "`--dim` must be a whole number of at least 1, got 0"),
     "method": (["{vector}:f", "--method", "magic"], "`--method` must be one of 'auto', 'stein', 'average'"),
-    "particles": (["{vector}:f", "--particles", "0"], "`--particles` must be a whole number of at least 1, got 0"),
+    "particles": (["{vector}:f", "--particles", "0"], "`--particles` must be a whole number of at least 2, got 0"),
     "one particle": (
         ["{vector}:f", "--particles", "1"],
-        "`--particles` must be at least 2, got 1: one particle climbs",
+        "`--particles` must be a whole number of at least 2, got 1",
     ),
     "dim of a model": (["{file}:model", "--dim", "3"], "`--dim` is for log densities; model is a model"),
     "dim too small": (
@@ -401,14 +370,14 @@ BAD = {
         ["{vector}:f", "--dim", "1", "--out", "{tmp}/p.csv"],
         "`--out` must be a directory, or a file ending in .npz or .nc",
     ),
-    "out too long": (["{vector}:f", "--dim", "1", "--out", "x" * 5000], "`--out` must be a shorter path"),
+    "out too long": (["{vector}:f", "--dim", "1", "--out", "x" * 5000], "File name too long"),
     "unwritable": (["{vector}:f", "--dim", "1", "--out", "{vector}/nowhere/p.npz"], "cannot be written to"),
     "nothing to resume": (["{vector}:f", "--dim", "1", "--resume", "--method", "svn"], "`--resume` finds no run"),
     "resume with auto": (["{vector}:f", "--dim", "1", "--resume"], "`--resume` does not go with --method auto"),
     "steps with auto": (["{vector}:f", "--dim", "1", "--steps", "9"], "`--steps` does not go with --method auto"),
     "resume and restart": (["{vector}:f", "--dim", "1", "--resume", "--restart"], "exclude each other"),
-    "not finite": (["{file}:bad", "--seed", "3"], "there. Start inside the support, or declare it with `SUPPORT`."),
-    "not finite, mixture": (["{file}:bad", "--seed", "3", "--method", "mixture"], "or declare it with `SUPPORT`."),
+    "not finite": (["{file}:bad", "--seed", "3"], "there. Start inside the support, or declare it with `support=`."),
+    "not finite, mixture": (["{file}:bad", "--seed", "3", "--method", "mixture"], "or declare it with `support=`."),
 }
 
 
@@ -443,39 +412,6 @@ def test_parameters_that_the_density_does_not_use_are_named(vector, tmp_path):
     assert done.exit_code == 0
     assert "Warning: the log density does not depend on x[1]: " in done.output
     assert "does not depend on x[1]" in (tmp_path / "index.html").read_text()
-
-
-def test_the_command_has_words_for_every_phrase_and_they_name_its_options():
-    options = run("sample", "--help").output + run("report", "--help").output
-    for words in (cli_words.WORDS, cli_words.words_for("vanilla")):
-        assert set(words) == set(Phrase)
-        for text in words.values():
-            assert all(option in options for option in re.findall(r"--[a-z]+", text))
-            assert not re.search(r"`[a-z_]+=?`", text.replace("`fit`", "").replace("`gradient_free_svgd`", "")) or any(
-                from_python in text for from_python in ("from Python", "the model's")
-            )
-
-
-def test_advice_for_a_method_whose_steps_adapt_does_not_name_it():
-    notice = Notice("not-finite", "the step size is too large: ", Phrase.LOWER_OR_ADAPT_RATE)
-    assert "--method vanilla" in notice.reword(cli_words.words_for("mixture"))
-    assert "--method vanilla" not in notice.reword(cli_words.words_for("vanilla"))
-
-
-def test_what_the_library_refuses_is_said_in_the_words_of_the_command():
-    refusal = RefusalError(Notice("no-run", Phrase.DIRECTORY, " holds no readable run."))
-    with (
-        pytest.raises(RefusalError, match=r"^`DIR` holds no readable run\.$") as refused,
-        cli_words.reword_refusals(),
-    ):
-        raise refusal
-    assert refused.value.notice.code == "no-run"
-
-
-@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
-def test_a_name_that_no_file_can_have_is_refused(name):
-    with pytest.raises(ValueError, match=r"`--out` must be a path, got 'a"):
-        Outputs.of(Path(name))
 
 
 def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):

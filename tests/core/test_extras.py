@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.mark.parametrize("extra", ["arviz", "cli", "experiments", "numpyro", "plot", "pymc"])
+@pytest.mark.parametrize("extra", ["arviz", "cli", "numpyro", "plot", "pymc", "studies"])
 def test_the_command_names_the_packages_of_an_extra_and_no_other(extra, monkeypatch):
     lines = [f"{line}; extra == '{name}'" for name, group in GROUPS.items() for line in group]
     monkeypatch.setattr(extras, "requires", lambda name: ["jax>=0.10", *lines] if name == "steinkern" else None)

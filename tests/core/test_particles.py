@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern import Layout, Scored
-from steinkern.core.particles import check_particles
+from steinkern.core.particles import Layout, Scored, check_particles
 
 
 class Affine(NamedTuple):

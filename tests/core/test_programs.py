@@ -16,7 +16,6 @@ import pytest
 import steinkern as sk
 from steinkern.core import programs
 from steinkern.core.programs import compiled
-from steinkern.inference import loop
 
 STARTS = np.random.default_rng(0).normal(size=(4, 2))
 
@@ -32,7 +31,7 @@ def fit_of_a_new_function() -> weakref.ref:
 
 
 def test_programs_of_functions_long_unused_are_let_go_and_all_of_them_on_request(monkeypatch):
-    monkeypatch.setattr(programs, "KEPT", 1)
+    monkeypatch.setattr(programs, "MAX_PROGRAMS", 1)
     first, second = fit_of_a_new_function(), fit_of_a_new_function()
     gc.collect()
     assert (first() is None, second() is None) == (True, False)
@@ -93,7 +92,7 @@ def names():
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
-def test_a_program_begun_ahead_is_traced_and_compiled_once(names):
+def test_a_program_compiled_ahead_is_traced_and_compiled_once(names):
     traced = []
 
     @compiled
@@ -102,10 +101,9 @@ def test_a_program_begun_ahead_is_traced_and_compiled_once(names):
         return {"twice": 2 * x, "name": name}
 
     x = jnp.arange(3.0)
-    begun = doubled.begin(jax.ShapeDtypeStruct(x.shape, x.dtype), "n")
-    assert (begun.value["twice"].shape, begun.value["name"]) == ((3,), "n")
-    begun.compile()
-    assert doubled.begin(x, "n") is None  # it has begun
+    shapes = doubled.compile_ahead(jax.ShapeDtypeStruct(x.shape, x.dtype), "n")
+    assert (shapes["twice"].shape, shapes["name"]) == ((3,), "n")
+    assert doubled.compile_ahead(x, "n") is None  # it has been
     value = doubled(x, "n")
     np.testing.assert_array_equal(value["twice"], [0, 2, 4])
     doubled(x, "n")
@@ -115,7 +113,7 @@ def test_a_program_begun_ahead_is_traced_and_compiled_once(names):
 
 def test_arrays_of_a_device_of_their_own_are_not_compiled_for_ahead():
     doubled = compiled(lambda x: 2 * x)
-    assert doubled.begin(jax.device_put(np.ones(2), jax.devices()[0])) is None
+    assert doubled.compile_ahead(jax.device_put(np.ones(2), jax.devices()[0])) is None
     np.testing.assert_array_equal(doubled(jnp.ones(2)), [2, 2])
 
 
@@ -123,79 +121,27 @@ def test_arrays_of_a_device_of_their_own_are_not_compiled_for_ahead():
 def test_an_error_of_a_compilation_ahead_is_raised_by_the_call(monkeypatch):
     monkeypatch.setattr(programs, "gpu_options", lambda: {"xla_of_no_version": True})
     doubled = compiled(lambda x: 2 * x)
-    doubled.begin(jnp.ones(2)).compile()
+    doubled.compile_ahead(jnp.ones(2))
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_of_no_version"):
         doubled(jnp.ones(2))
 
 
-def test_a_first_fit_compiles_ahead_and_raises_what_it_did():
-    """Errors of the steps come from the steps, and those of the first particles before them."""
-
+def test_an_error_of_the_trace_of_the_steps_is_raised():
     class Unsound(type(sk.svgd())):
         def step(self, key, state, target, batch=None):
             raise RuntimeError("this step cannot be traced")
 
     with pytest.raises(RuntimeError, match="this step cannot be traced"):
         sk.fit(jr.key(0), lambda x: -jnp.sum(x**2), Unsound(*sk.svgd().__dict__.values()), STARTS, num_steps=3)
-    with pytest.raises(ValueError, match="finite"):
-        sk.fit(jr.key(0), lambda x: jnp.nan * jnp.sum(x), Unsound(*sk.svgd().__dict__.values()), STARTS, num_steps=3)
-
-
-class Late(Exception):
-    """What a handler of signals raises, such as that of a timeout."""
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
-def test_an_exception_that_meets_the_wait_for_a_thread_leaves_the_wait_to_the_next_call(monkeypatch):
-    doubled = compiled(lambda x: 2 * x)
-    doubled.begin(jnp.ones(2)).compile()
-
-    def interrupted(self, timeout=None):
-        raise Late
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Event, "wait", interrupted)
-        with pytest.raises(Late):
-            doubled(jnp.ones(2))
-    np.testing.assert_array_equal(doubled(jnp.ones(2)), [2, 2])
-
-
-def test_an_exception_within_the_trace_of_the_steps_is_raised(monkeypatch):
-    raised = []
-
-    def late(*_):
-        if not raised:
-            raised.append(True)
-            raise Late
-        return original(*_)
-
-    original = loop.step_keys
-    monkeypatch.setattr(loop, "step_keys", late)
-    with pytest.raises(Late):
-        sk.fit(jr.key(0), lambda x: -jnp.sum(x**2), sk.svgd(), STARTS, num_steps=3)
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
-def test_where_no_thread_can_start_the_call_compiles(monkeypatch):
-    def refused(self):
-        raise RuntimeError("can't start new thread")
-
-    doubled = compiled(lambda x: 2 * x)
-    begun = doubled.begin(jnp.ones(2))
-    before = set(programs._compiling)  # a thread of an earlier test may not have ended
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    begun.compile()
-    assert programs._compiling <= before
-    np.testing.assert_array_equal(doubled(jnp.ones(2)), [2, 2])
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs are compiled in threads on a CPU alone")
 def test_a_weak_type_stays_weak_so_that_the_call_finds_the_program(names):
     first, second = compiled(lambda x: x * jnp.asarray(1.0)), compiled(lambda x: x + 1)
-    shape = first.begin(jnp.asarray(1.0)).value
+    shape = first.compile_ahead(jnp.asarray(1.0))
     assert shape.weak_type == first(jnp.asarray(1.0)).aval.weak_type is True
     names.clear()
-    second.begin(shape).compile()
+    second.compile_ahead(shape)
     second(first(jnp.asarray(1.0)))
     assert sum("lambda" in name for name in names) == 1
 
@@ -206,15 +152,17 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have():
     """In a process of its own, whose compilation lasts as long as its parent lets it."""
     code = """
 import os, signal, threading, jax.numpy as jnp
-from steinkern.core import programs
-begun = programs.compiled(lambda x: 2 * x).begin(jnp.ones(2))
-begun._lowered = type("Lowered", (), {"compile": lambda self: ended.wait()})()
+from steinkern.core.programs import compiled
+doubled = compiled(lambda x: 2 * x)
+doubled.compile_ahead(jnp.ones(2))
+program, = doubled._programs.values()
 ended = threading.Event()
-begun.compile()
+program.compilation = threading.Thread(target=ended.wait)
+program.compilation.start()
 child = os.fork()
 if child == 0:
     signal.alarm(60)  # it would wait for ever
-    programs._wait_for_threads()  # as at its end
+    program.compilation.join()  # as its call does
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 ended.set()

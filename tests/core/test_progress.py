@@ -27,12 +27,13 @@ def test_a_bar_is_shown_where_a_person_looks(monkeypatch):
 
 def test_a_notebook_without_widgets_gets_a_bar_of_text_and_no_warning(monkeypatch, recwarn):
     monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: None)
-    assert progress._bar_class(True) is progress.tqdm
+    monkeypatch.setitem(progress.sys.modules, "IPython", Notebook)
+    assert type(progress.progress_bar(10)) is progress.tqdm
     assert not recwarn.list
 
 
 def test_the_bar_counts_while_a_program_is_compiled(monkeypatch):
-    monkeypatch.setattr(progress, "_AFTER", 0.01)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_UPDATES", 0.01)
     said, counted = [], threading.Event()
 
     class Bar:
@@ -57,4 +58,4 @@ def test_counting_ends_with_an_error(monkeypatch):
 
     with pytest.raises(RuntimeError), progress.compiling(Bar()):
         raise RuntimeError("it could not be compiled")
-    assert all(thread.name != progress._THREAD for thread in threading.enumerate())
+    assert all(thread.name != "steinkern-compiling" for thread in threading.enumerate())

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from steinkern.core.reductions import mean_of_rows, reduce_apart, reduce_together, sum_unfused
+from steinkern.core._xla import mean_of_rows, reduce_apart, reduce_together, sum_unfused
 
 KINDS = ("sum", "max", "min")
 REDUCTIONS = {"sum": np.sum, "max": np.max, "min": np.min}

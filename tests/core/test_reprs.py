@@ -23,7 +23,7 @@ def log_density(x):
         (sk.LogDensity(log_density).bind(jnp.zeros(30)), "LogDensity(function=log_density)"),
         (sk.sgld(0.5), "SGLD(step_size=0.5)"),
         (sk.interval(0, 1), "Interval(lower=0, upper=1)"),
-        (sk.MetricSettings(damping=0.1), "MetricSettings(damping=0.1)"),
+        (sk.samplers.MetricSettings(damping=0.1), "MetricSettings(damping=0.1)"),
     ],
     ids=str,
 )
@@ -35,7 +35,7 @@ def test_a_module_is_written_as_one_would_write_it(value, expected):
     "value",
     [
         sk.svgd(),
-        sk.matrix_svgd("mixture", sk.Hessian(), optimiser=optax.adam(0.1)),
+        sk.matrix_svgd("mixture", sk.Hessian(), optimizer=optax.adam(0.1)),
         sk.svn(sk.Hessian()),
         sk.half_bayesian(sk.svgd(), optax.adam(1e-2)),
         sk.Posterior(lambda p: 0.0, lambda p, e: 0.0, num_data=3, support={"a": sk.positive}),
@@ -53,13 +53,9 @@ def test_what_results_hold_prints_on_one_line():
     step, values = np.arange(40), np.linspace(1.0, 2.0, 40)
     held = [
         sk.History(step, values, values, values, {"a": np.zeros((40, 5, 3))}),
-        sk.ChainHistory(step, values, values, values, None),
-        sk.Prediction(jnp.ones((40, 300)), 0.9),
-        sk.Verdict(None),
-        sk.Verdict(True, stein_ratio=1.1, stein_ratio_error=0.1),
+        sk.results.Prediction(jnp.ones((40, 300)), 0.9),
     ]
     for value in held:
         assert "\n" not in repr(value)
         assert len(repr(value)) < 300
-    assert repr(held[2]) == f"Prediction(values={held[2].values.dtype}[40, 300], level=0.9)"
-    assert repr(held[3]) == "Verdict: nothing was checked."
+    assert repr(held[1]) == f"Prediction(values={held[1].values.dtype}[40, 300], level=0.9)"

@@ -9,7 +9,6 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.core.notices import RefusalError
 
 N, D = 4, 2
 
@@ -25,7 +24,7 @@ def _as_installed():
 def refused(call, *expected: str):
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the words are checked here
         call()
-    assert raised.type in (ValueError, RefusalError)  # none that JAX or NumPy derive from it
+    assert raised.type is ValueError  # none that JAX or NumPy derive from it
     for words in expected:
         assert words in str(raised.value)
 
@@ -56,22 +55,22 @@ CONSTRUCTIONS = {
     "one bandwidth of many": (lambda: sk.RBF(jnp.array([1.0, -2.0])), "`bandwidth`", "positive", "-2."),
     "exponent": (lambda: sk.IMQ(exponent=0.5), "`exponent`", "negative", "0.5"),
     "median factor": (lambda: sk.Median(factor=0.0), "`factor`", "positive", "0.0"),
-    "median sample": (lambda: sk.Median(largest=1), "`largest`", "at least 2", "1"),
-    "median of too many": (lambda: sk.Median(largest=65_537), "`largest`", "at most 65,536", "65537"),
-    "learning rate zero": (lambda: sk.svgd(optimiser=0.0), "`optimiser`", "positive", "0.0"),
-    "learning rate negative": (lambda: sk.svn(HESSIAN, optimiser=-0.1), "`optimiser`", "positive", "-0.1"),
-    "optimiser by name": (lambda: sk.svgd(optimiser="adam"), "`optimiser`", "optax", "'adam'"),
-    "optimiser not called": (lambda: sk.svgd(optimiser=optax.adam), "`optimiser`", "optax", "adam"),
+    "median sample": (lambda: sk.Median(max_points=1), "`max_points`", "at least 2", "1"),
+    "median of too many": (lambda: sk.Median(max_points=65_537), "`max_points`", "at most 65,536", "65537"),
+    "learning rate zero": (lambda: sk.svgd(optimizer=0.0), "`optimizer`", "positive", "0.0"),
+    "learning rate negative": (lambda: sk.svn(HESSIAN, optimizer=-0.1), "`optimizer`", "positive", "-0.1"),
+    "optimizer by name": (lambda: sk.svgd(optimizer="adam"), "`optimizer`", "optax", "'adam'"),
+    "optimizer not called": (lambda: sk.svgd(optimizer=optax.adam), "`optimizer`", "optax", "adam"),
     "kernel by name": (lambda: sk.svgd("rbf"), "`kernel`", "RBF()", "'rbf'"),
     "kernel not called": (lambda: sk.svgd(sk.RBF), "`kernel`", "RBF()", "RBF"),
-    "kernel of svn": (lambda: sk.svn(HESSIAN, sk.Linear()), "`kernel`", "radial", "Linear"),
+    "kernel of svn": (lambda: sk.svn(HESSIAN, sk.kernels.Linear()), "`kernel`", "radial", "Linear"),
     "kind": (lambda: sk.matrix_svgd("mean", HESSIAN), "`kind`", "'average', 'mixture'", "'mean'"),
     "curvature by name": (lambda: sk.matrix_svgd("average", "hessian"), "`curvature`", "Hessian()", "'hessian'"),
     "curvature not called": (lambda: sk.matrix_svgd("mixture", sk.Hessian), "`curvature`", "Hessian()", "class"),
     "curvature of svn": (lambda: sk.svn(jnp.eye(2)), "`curvature`", "Hessian()", "1."),
     "damping zero": (lambda: sk.matrix_svgd("average", HESSIAN, damping=0.0), "`damping`", "positive", "0.0"),
     "damping of svn": (lambda: sk.svn(HESSIAN, damping=-1e-3), "`damping`", "positive", "-0.001"),
-    "damping of an operator": (lambda: sk.Dense(jnp.eye(2)).factorise(0.0), "`damping`", "positive", "0.0"),
+    "damping of an operator": (lambda: sk.linalg.Dense(jnp.eye(2)).factorise(0.0), "`damping`", "positive", "0.0"),
     "decay": (lambda: sk.matrix_svgd("average", HESSIAN, decay=1.5), "`decay`", "between 0 and 1", "1.5"),
     "refresh": (lambda: sk.matrix_svgd("average", HESSIAN, refresh_every=0), "`refresh_every`", "at least 1", "0"),
     "measure": (lambda: sk.matrix_svgd("average", HESSIAN, measure_every=2), "`refresh_every`", "multiple", "2", "1"),
@@ -83,10 +82,10 @@ CONSTRUCTIONS = {
     "anchors for an average": (
         lambda: sk.matrix_svgd("average", HESSIAN, anchors=2), "`anchors`", "'mixture'", "'average'",
     ),
-    "own share": (lambda: sk.matrix_svgd(**MIXTURE, own_share=2.0), "`own_share`", "between 0 and 1", "2.0"),
+    "shrinkage": (lambda: sk.matrix_svgd(**MIXTURE, shrinkage=2.0), "`shrinkage`", "between 0 and 1", "2.0"),
     "temperature": (lambda: sk.matrix_svgd(**MIXTURE, temperature=0.0), "`temperature`", "positive", "0.0"),
-    "backend": (lambda: sk.Isotropic(sk.RBF(), backend="cuda"), "`backend`", "'tiled'", "'cuda'"),
-    "precision": (lambda: sk.Isotropic(sk.RBF(), precision="half"), "`precision`", "'fastest'", "'half'"),
+    "backend": (lambda: sk.kernels.Isotropic(sk.RBF(), backend="cuda"), "`backend`", "'tiled'", "'cuda'"),
+    "precision": (lambda: sk.kernels.Isotropic(sk.RBF(), precision="half"), "`precision`", "'fastest'", "'half'"),
     "weighting": (lambda: sk.matrix_svgd(**MIXTURE, weighting="soft"), "`weighting`", "'exact'", "'soft'"),
     "metric": (lambda: sk.svn(HESSIAN, metric="average"), "`metric`", "'mean', 'identity'", "'average'"),
     "repair": (lambda: sk.Hessian(repair="abs"), "`repair`", "'absolute', 'clip', None", "'abs'"),
@@ -95,7 +94,7 @@ CONSTRUCTIONS = {
     "step sizes": (lambda: sk.sgld(np.array([0.1, 0.2])), "`step_size`", "one positive number", "0.2"),
     "step size negative": (lambda: sk.psgld(-0.1), "`step_size`", "positive", "-0.1"),
     "decay of psgld": (lambda: sk.psgld(0.1, decay=-0.5), "`decay`", "between 0 and 1", "-0.5"),
-    "stabiliser": (lambda: sk.psgld(0.1, stabiliser=0.0), "`stabiliser`", "positive", "0.0"),
+    "epsilon": (lambda: sk.psgld(0.1, epsilon=0.0), "`epsilon`", "positive", "0.0"),
     "freeze": (lambda: sk.psgld(0.1, freeze_after=0), "`freeze_after`", "at least 1", "0"),
     "surrogate": (lambda: sk.gradient_free_svgd(3.0), "`surrogate`", "function", "float"),
     "log density": (lambda: sk.LogDensity(3.0), "`function`", "log density", "float"),
@@ -108,14 +107,14 @@ CONSTRUCTIONS = {
     "blocks with a gap": (lambda: sk.Graphical(sk.RBF(), [[0], [2]]), "`blocks`", "exactly once", "[[0], [2]]"),
     "blocks that overlap": (lambda: sk.Graphical(sk.RBF(), [[0], [0, 1]]), "`blocks`", "exactly once", "[0, 1]"),
     "no blocks": (lambda: sk.Graphical(sk.RBF(), []), "`blocks`", "exactly once", "[]"),
-    "neighbours missing": (lambda: sk.Graphical(sk.RBF(), [[0], [1]], [[1]]), "`neighbours`", "2", "got 1"),
-    "neighbours unknown": (lambda: sk.Graphical(sk.RBF(), [[0], [1]], [[5], []]), "`neighbours`", "2", "[5]"),
+    "neighbours missing": (lambda: sk.Graphical(sk.RBF(), [[0], [1]], [[1]]), "`neighbors`", "2", "got 1"),
+    "neighbours unknown": (lambda: sk.Graphical(sk.RBF(), [[0], [1]], [[5], []]), "`neighbors`", "2", "[5]"),
     "statistic": (lambda: sk.ksd2(POINTS, POINTS, statistic="W"), "`statistic`", "'U', 'V'", "'W'"),
     "statistic of one particle": (
         lambda: sk.ksd2(POINTS[:1], POINTS[:1], statistic="U"), "`statistic`", "at least two", "1",
     ),
     "two dimensions": (lambda: sk.mmd2(POINTS, POINTS[:, :1]), "`points` and `reference`", "2 and 1"),
-    "too few particles": (lambda: sk.moments(POINTS[:1], ddof=1), "`ddof`", "below", "1"),
+    "too few particles": (lambda: sk.kernels.moments(POINTS[:1], ddof=1), "`ddof`", "below", "1"),
     "bandwidth by a rule": (lambda: sk.RBF().profile(jnp.ones(())), "`bandwidth`", "a number", "Median"),
 }  # fmt: skip
 
@@ -269,8 +268,8 @@ FITS = {
     "tempering nan": ({"tempering": lambda step: jnp.nan}, "`tempering`", "finite", "nan"),
     "tolerances": ({"tolerance": np.array([0.1, 0.2])}, "`tolerance`", "one positive number", "0.2"),
     "tolerance in words": ({"tolerance": "small"}, "`tolerance`", "positive number", "small"),
-    "longest moves": ({"longest_move": np.array([10.0, 20.0])}, "`longest_move`", "one positive number", "20."),
-    "longest move a switch": ({"longest_move": True}, "`longest_move`", "one positive number", "True"),
+    "longest moves": ({"max_move": np.array([10.0, 20.0])}, "`max_move`", "one positive number", "20."),
+    "longest move a switch": ({"max_move": True}, "`max_move`", "one positive number", "True"),
     "record_every beyond all counting": ({"record_every": 10**10}, "`record_every`", "at most", "10000000000"),
     "num_steps beyond all counting": ({"num_steps": 3 * 10**9}, "`num_steps`", "at most", "3000000000"),
     "empty checkpoint": ({"checkpoint": ""}, "`checkpoint`", "directory", "''"),
@@ -278,10 +277,10 @@ FITS = {
     "throw in words": ({"throw": "no"}, "`throw`", "True or False", "'no'"),
     "progress in words": ({"progress": "no"}, "`progress`", "True or False", "'no'"),
     "record_particles in words": ({"record_particles": "no"}, "`record_particles`", "True or False", "'no'"),
-    "longest move": ({"longest_move": 0.0}, "`longest_move`", "positive", "0.0"),
+    "longest move": ({"max_move": 0.0}, "`max_move`", "positive", "0.0"),
     "checkpoint number": ({"checkpoint": 3}, "`checkpoint`", "directory", "3"),
-    "every without checkpoint": ({"every": 5}, "`every`", "`checkpoint`", "5"),
-    "every zero": ({"checkpoint": "out", "every": 0}, "`every`", "at least 1", "0"),
+    "every without checkpoint": ({"checkpoint_every": 5}, "`checkpoint_every`", "`checkpoint`", "5"),
+    "every zero": ({"checkpoint": "out", "checkpoint_every": 0}, "`checkpoint_every`", "at least 1", "0"),
     "too many anchors": (
         {"sampler": sk.matrix_svgd(**MIXTURE, anchors=N + 1)}, "`anchors`", "at most the number of particles, 4", "5",
     ),

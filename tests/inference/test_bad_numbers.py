@@ -45,9 +45,9 @@ def pushed():
 
 def test_particles_at_fault_go_back_and_the_others_go_on(pushed):
     assert pushed.status is sk.Status.FINISHED
-    assert pushed.faults.moved_back > 10
-    assert pushed.faults.stuck == (1, 3)
-    assert f"moved back {pushed.faults.moved_back} times" in pushed.message
+    assert pushed.diagnostics.faults.moved_back > 10
+    assert pushed.diagnostics.faults.stuck == (1, 3)
+    assert f"moved back {pushed.diagnostics.faults.moved_back} times" in pushed.message.text
     assert np.all(pushed.points[:, 0] < 2.2)
     # Of a normal law cut off at 1.2 the mean is 1 - 0.22. The velocity knows nothing of the wall: particles that it
     # stops stand there, where the law would have sent them farther in, and move the mean of twelve by 0.12.
@@ -68,7 +68,7 @@ def test_the_progress_bar_says_that_particles_are_moved_back(monkeypatch):
         result = fit(walled, PLAIN, INSIDE, num_steps=100)
     assert "moved back" not in said[0]
     (times,) = re.findall(r"velocity \S+, particles moved back (\d+) times$", said[-1])
-    assert 10 < int(times) <= result.faults.moved_back  # the check at the end may move them once more
+    assert 10 < int(times) <= result.diagnostics.faults.moved_back  # the check at the end may move them once more
 
 
 def crowded(x):
@@ -79,12 +79,14 @@ def crowded(x):
 @pytest.mark.parametrize("record_particles", [False, True])
 def test_the_particles_of_a_run_with_too_many_at_fault_are_where_the_target_is_finite(record_particles):
     particles = np.random.default_rng(1).normal(size=(40, 2)) * 0.3
-    with pytest.warns(sk.SteinWarning, match="more than five steps in a row"):
+    with pytest.warns(sk.SteinWarning, match="more than five consecutive steps"):
         result = fit(crowded, particles=particles, num_steps=300, throw=False, record_particles=record_particles)
     assert result.status is sk.Status.DIVERGED
     assert np.all(result.points[:, 0] <= 2)
-    (number,) = re.findall(r"those before it, (\d+) of them moved back to where the target is finite", result.message)
-    assert int(number) > 0.25 * len(particles) or len(result.faults.stuck) > 0.25 * len(particles)
+    (number,) = re.findall(
+        r"those before it, (\d+) of them moved back to where the target is finite", result.message.text
+    )
+    assert int(number) > 0.25 * len(particles) or len(result.diagnostics.faults.stuck) > 0.25 * len(particles)
     if record_particles:
         np.testing.assert_allclose(result.history.particles[-1], result.particles, rtol=1e-6)
     again = fit(crowded, particles=result, num_steps=1, throw=False)  # from the particles that it has
@@ -92,13 +94,13 @@ def test_the_particles_of_a_run_with_too_many_at_fault_are_where_the_target_is_f
 
 
 def test_a_fit_with_nothing_tuned_that_diverges_names_sample_and_no_settings():
-    with pytest.warns(sk.SteinWarning, match="Declare constraints with `support=`, or call `sample`"):
+    with pytest.warns(sk.SteinWarning, match="Declare constraints with `support=`, or take smaller steps"):
         result = sk.fit(jr.key(0), crowded, start=jnp.ones(2), throw=False)
     assert result.status is sk.Status.DIVERGED
     assert np.all(result.points[:, 0] <= 2)
-    assert "learning rate" not in result.message
-    assert "`damping`" not in result.message
-    assert "(a) the step size is too large: call `sample`, which needs no tuning" in result.message
+    assert "learning rate" not in result.message.text
+    assert "`damping`" not in result.message.text
+    assert "(a) the step size is too large: call `sample`, which needs no tuning" in result.message.text
 
 
 def collapsing(x):
@@ -127,13 +129,13 @@ def test_a_run_that_fails_within_a_chunk_ends_where_its_steps_before_lead(record
 
 
 def test_a_run_with_particles_at_fault_does_not_depend_on_chunks_or_kills(pushed, tmp_path):
-    options = {"particles": INSIDE, "checkpoint": tmp_path, "every": 4, "record_every": 3}
+    options = {"particles": INSIDE, "checkpoint": tmp_path, "checkpoint_every": 4, "record_every": 3}
     for num_steps in (7, 33):
         fit(walled, num_steps=num_steps, **options)
     with pytest.warns(sk.SteinWarning):
         parts = fit(walled, num_steps=100, **options)
     np.testing.assert_array_equal(parts.points, pushed.points)
-    assert parts.faults == pushed.faults
+    assert parts.diagnostics.faults == pushed.diagnostics.faults
     np.testing.assert_array_equal(parts.history.velocity_norm, pushed.history.velocity_norm[parts.history.step - 1])
 
 
@@ -167,15 +169,15 @@ def test_the_last_line_holds_the_particles_where_they_were_put():
 
     fit(walled, particles=INSIDE, num_steps=100, callback=watch)
     result = fit(walled, particles=INSIDE, num_steps=outside[0], record_particles=True)
-    assert result.faults.moved_back == 1
+    assert result.diagnostics.faults.moved_back == 1
     assert len(result.history.particles) == outside[0]
     np.testing.assert_array_equal(result.history.particles[-1], result.particles)
 
 
 def test_a_particle_that_strays_now_and_then_is_counted_and_not_warned_of():
     result = fit(walled, sk.sgld(0.02), INSIDE, num_steps=200)
-    assert result.faults.moved_back > 0
-    assert result.faults.stuck == ()
+    assert result.diagnostics.faults.moved_back > 0
+    assert result.diagnostics.faults.stuck == ()
     assert np.all(result.points[:, 0] < 2.2)
 
 
@@ -192,7 +194,7 @@ def test_a_particle_that_fails_again_and_again_is_named():
     with pytest.warns(sk.SteinWarning, match="particle 5 "):
         result = fit(cliff, particles=particles, num_steps=40)
     assert result.status is sk.Status.FINISHED
-    assert result.faults.stuck == (5,)
+    assert result.diagnostics.faults.stuck == (5,)
     assert 4.9 < result.points[5, 0] < 5.1
     others = np.delete(np.asarray(result.points), 5, axis=0)
     # After 40 steps of 0.1 the first mean, (-0.33, 0.14), is (-0.07, 0.04): the kernel averages over neighbours, so it
@@ -238,7 +240,7 @@ def test_a_particle_of_infinite_curvature_is_found_as_well():
     with pytest.warns(sk.SteinWarning, match="particles 1"):
         result = fit(log_density, sampler, INSIDE, num_steps=100)
     assert result.status is sk.Status.FINISHED
-    assert result.faults.moved_back > 0
+    assert result.diagnostics.faults.moved_back > 0
 
 
 def test_curvature_that_is_not_finite_enters_no_running_average():
@@ -251,7 +253,7 @@ def test_curvature_that_is_not_finite_enters_no_running_average():
     with pytest.warns(sk.SteinWarning, match="particle 0 "):
         result = fit(log_density, sampler, particles, num_steps=60, throw=False)
     assert result.status is sk.Status.FINISHED
-    assert result.faults.moved_back > 0
+    assert result.diagnostics.faults.moved_back > 0
     assert np.all(np.isfinite(result.loop.state.rule.curvature.as_matrix()))
 
 
@@ -259,11 +261,11 @@ def test_a_gradient_free_run_is_mended_without_a_gradient():
     def log_density(x):
         return jnp.where(x[0] > 1.5, jnp.nan, gaussian(x))
 
-    sampler = sk.gradient_free_svgd(lambda x: -0.5 * jnp.sum((x - 0.8) ** 2), optimiser=optax.sgd(1.0))
+    sampler = sk.gradient_free_svgd(lambda x: -0.5 * jnp.sum((x - 0.8) ** 2), optimizer=optax.sgd(1.0))
     with pytest.warns(sk.SteinWarning, match="particle 1"):
         result = fit(log_density, sampler, np.minimum(START, 1.2), num_steps=30)
     assert np.all(result.points[:, 0] <= 1.5)
-    assert result.faults.moved_back > 0
+    assert result.diagnostics.faults.moved_back > 0
 
 
 # Metrics that cannot be factorised.
@@ -295,18 +297,18 @@ INDEFINITE = sk.Hessian(repair=None)
 def test_a_metric_that_cannot_be_factorised_is_damped_for_that_step(make):
     start = 0.1 * START
     result = fit(saddle, make(1e-6), start, num_steps=1)
-    assert result.faults.damped == 1
-    assert f"{result.faults.largest_damping:.0e} times the damping" in result.message
-    stronger = make(1e-6 * result.faults.largest_damping)
+    assert result.diagnostics.faults.damped == 1
+    assert f"{result.diagnostics.faults.largest_damping:.0e} times the damping" in result.message.text
+    stronger = make(1e-6 * result.diagnostics.faults.largest_damping)
     np.testing.assert_allclose(result.points, fit(saddle, stronger, start, num_steps=1).points, rtol=1e-10)
-    weaker = make(1e-8 * result.faults.largest_damping)
-    assert fit(saddle, weaker, start, num_steps=1).faults.damped == 1
+    weaker = make(1e-8 * result.diagnostics.faults.largest_damping)
+    assert fit(saddle, weaker, start, num_steps=1).diagnostics.faults.damped == 1
 
 
 def test_damping_is_as_it_was_where_the_metric_can_be_factorised_again():
     sampler = sk.matrix_svgd("average", INDEFINITE, sk.RBF(1.0), optax.sgd(0.3))
     result = fit(saddle, sampler, 0.5 * START, num_steps=150)
-    assert 0 < result.faults.damped < 150
+    assert 0 < result.diagnostics.faults.damped < 150
     assert np.array_equal(result.history.step, np.arange(1, 151))
 
 
@@ -324,37 +326,37 @@ NEEDLED = jnp.asarray(START).at[0].set(jnp.array([3.01, 3.0]))
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_an_absurd_move_is_shortened_to_the_limit_and_no_other_is_touched():
     limited, free = (
-        fit(spike, sk.svgd(sk.RBF(0.01), optax.sgd(0.1)), NEEDLED, num_steps=1, longest_move=limit)
+        fit(spike, sk.svgd(sk.RBF(0.01), optax.sgd(0.1)), NEEDLED, num_steps=1, max_move=limit)
         for limit in (100.0, None)
     )
     spread = np.sqrt(np.mean(np.var(NEEDLED, axis=0)))
-    assert (limited.faults.shortened, free.faults.shortened) == (1, 0)
+    assert (limited.diagnostics.faults.shortened, free.diagnostics.faults.shortened) == (1, 0)
     np.testing.assert_allclose(np.max(np.abs(limited.points[0] - NEEDLED[0])), 100 * spread, rtol=1e-12)
     assert np.max(np.abs(free.points[0])) > 1e6
     move, whole = (np.asarray(result.points[0] - NEEDLED[0]) for result in (limited, free))
     np.testing.assert_allclose(move / np.linalg.norm(move), whole / np.linalg.norm(whole), atol=1e-12)
     np.testing.assert_array_equal(limited.points[1:], free.points[1:])
-    assert "Clipped 1 move, far longer than any before" in limited.message
+    assert "Clipped 1 move, far longer than any before" in limited.message.text
 
 
 @pytest.mark.parametrize("sampler", [sk.svgd(), sk.sgld(0.1), sk.psgld(0.01)], ids=["svgd", "sgld", "psgld"])
 def test_ordinary_moves_are_left_alone_to_the_last_bit(sampler):
-    limited, free = (fit(gaussian, sampler, longest_move=limit) for limit in (100.0, None))
-    assert limited.faults == sk.Faults()
+    limited, free = (fit(gaussian, sampler, max_move=limit) for limit in (100.0, None))
+    assert limited.diagnostics.faults == sk.results.Faults()
     np.testing.assert_array_equal(limited.points, free.points)
 
 
 def test_particles_that_coincide_may_move_as_far_as_they_like():
     with pytest.warns(sk.SteinWarning, match="same point"):
         result = fit(gaussian, sk.svgd(), np.full((4, 2), 1e-3), num_steps=3)
-    assert result.faults.shortened == 0
+    assert result.diagnostics.faults.shortened == 0
 
 
 def test_an_explosion_is_divergence_before_it_overflows():
     # Each step turns x into -1e4 x: far from overflow after twenty of them, and far from the target.
     result = fit(lambda x: 1e5 * gaussian(x), sk.svgd(sk.RBF(1.0), optax.sgd(1.0)), num_steps=20, throw=False)
     assert result.status is sk.Status.DIVERGED
-    assert "in a row to move particles far beyond" in result.message
+    assert "in a row to move particles far beyond" in result.message.text
     assert result.num_steps == 8
 
 
@@ -379,6 +381,6 @@ def test_huge_and_tiny_scales_end_finite_or_say_why(sampler, dtype):
         result = sk.fit(jr.key(0), scaled, sampler, particles, np.asarray(scale, dtype), num_steps=20, throw=False)
         assert np.all(np.isfinite(result.points))
         if result.status is sk.Status.DIVERGED:
-            assert "Likely causes" in result.message
+            assert "Likely causes" in result.message.text
         elif scale > 1:  # nothing moves where a step of 0.3 is nothing
             np.testing.assert_allclose(np.asarray(result.points) / np.asarray(scale, dtype), START, rtol=1e-6)

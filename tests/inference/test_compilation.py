@@ -78,11 +78,11 @@ def compiled():
         ("svgd", {"bandwidth": 0.3}),
         ("average", {}),
         ("average", {"damping": 1e-2}),
-        ("mixture", {"damping": 1e-2, "temperature": 2.0, "own_share": 0.5}),
+        ("mixture", {"damping": 1e-2, "temperature": 2.0, "shrinkage": 0.5}),
         ("mixture", {"seed": 1}),
         ("svn", {"damping": 1e-2}),
         ("sgld", {"step_size": 0.02}),
-        ("psgld", {"decay": 0.9, "stabiliser": 1e-3}),
+        ("psgld", {"decay": 0.9, "epsilon": 1e-3}),
     ],
     ids=str,
 )
@@ -93,6 +93,7 @@ def test_a_new_sampler_with_other_numbers_compiles_nothing(name, numbers, compil
     assert target.calls == before
 
 
+@pytest.mark.filterwarnings("ignore:the run has not converged")  # two steps do not meet a tolerance
 @pytest.mark.parametrize(
     "change",
     [
@@ -271,7 +272,7 @@ def test_sample_compiles_a_handful_of_programs_and_a_second_call_none(script):
     counts = programs_of(script)
     assert len(counts["first"]) <= 8, counts
     assert counts["second"] == [], counts
-    assert len(counts["new density"]) <= 4, counts
+    assert len(counts["new density"]) <= 5, counts
     assert len(counts["report"]) <= 3, counts
     assert counts["summary"] == [], counts
     assert max(len(counts[name]) for name in ("scores", "ksd2", "mmd2", "predict")) <= 1, counts
@@ -279,9 +280,9 @@ def test_sample_compiles_a_handful_of_programs_and_a_second_call_none(script):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vanilla", "average", "mixture"])
-def test_fit_compiles_four_programs_at_most_and_a_second_call_none(name):
+def test_fit_compiles_five_programs_at_most_and_a_second_call_none(name):
     counts = programs_of(FITTING, name)
-    assert len(counts["first"]) <= 4, counts
+    assert len(counts["first"]) <= 5, counts
     assert counts["second"] == [], counts
     assert len(counts["new density"]) <= 4, counts
     assert len(counts["report"]) <= 3, counts

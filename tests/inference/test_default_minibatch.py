@@ -1,7 +1,4 @@
-"""`fit` without a sampler on minibatches: chains held aside on a sample of the rows, and what follows from them."""
-
-import warnings
-from dataclasses import replace
+"""`fit` without a sampler on minibatches: centering on all rows, and reference chains on a sample of them."""
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +7,12 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.inference.automatic.chains import Draws
-from steinkern.inference.automatic.convergence import measure_mixing
-from steinkern.inference.default.held_aside import HeldAside, compare
-from steinkern.inference.default.minibatch import RowSample, differs_from_all_rows, on_all_rows
-from steinkern.inference.default.refine import _joined
-from steinkern.inference.default.rescale import rescale, worth_rescaling
-from steinkern.results.outcome import History
-from steinkern.targets.centred import centre_posterior
+from steinkern.inference import default
+from steinkern.inference.automatic.gaussian import Gaussian
+from steinkern.inference.default import center_on_rows, log_densities_on_all_rows, sample_for_chains
+from steinkern.targets.centered import center_posterior
 
 ROWS = 400
-
-
-def held_at(points):
-    """Chains that were at these points, axes (transition, chain, coordinate)."""
-    t, n, _ = points.shape
-    ones = np.ones((t, n))
-    draws = Draws(points, ones, -points, ones, np.ones(t, int), np.zeros(t, int), np.ones(t))
-    return HeldAside(draws, measure_mixing(points), np.array([0, t * n, 0, t]))
 
 
 def bent(x, row, bend):
@@ -35,13 +20,13 @@ def bent(x, row, bend):
     return -0.5 * (row - x[0] - bend * x[1] ** 3) ** 2
 
 
-def row_sample_with(bend, number):
-    """The posterior centred at the rows' mean, and some of the rows."""
+def centered_with(bend):
+    """The posterior centered at the rows' mean, bound to its space, and the rows."""
     rows = np.random.default_rng(0).standard_normal(ROWS).astype(np.float32)
     target = sk.Posterior(lambda x: -0.5 * jnp.sum(x**2), lambda x, row: bent(x, row, bend), ROWS)
-    centre = jnp.array([rows.mean(), 0.0])
+    center = jnp.array([rows.mean(), 0.0])
     gradient, hessian = jnp.zeros(2), jnp.diag(jnp.array([-float(ROWS), 0.0]))  # exact at the second coordinate's 0
-    return target, rows, RowSample(centre_posterior(target, centre, gradient, hessian), rows[:number])
+    return center_posterior(target, center, gradient, hessian).bind(np.zeros(2, np.float32)), jnp.asarray(rows)
 
 
 def particles_of_a_gaussian(scale):
@@ -50,15 +35,14 @@ def particles_of_a_gaussian(scale):
     return x * scale
 
 
-@pytest.mark.parametrize(("bend", "number", "told"), [(0.0, 50, False), (0.3, 50, True), (0.3, ROWS, False)])
-def test_a_sample_of_rows_is_refused_where_its_log_density_is_another(bend, number, told):
+@pytest.mark.parametrize(("bend", "number", "refused"), [(0.0, 50, False), (0.3, 50, True), (0.3, ROWS, False)])
+def test_a_sample_of_rows_is_refused_where_its_log_density_is_another(bend, number, refused, monkeypatch):
+    monkeypatch.setattr(default, "_MIN_ROWS", number)
     points = particles_of_a_gaussian(np.array([ROWS**-0.5, 1.0])).astype(np.float32)
-    _, rows, sample = row_sample_with(bend, number)
-    found = differs_from_all_rows(sample.target.bind(np.zeros(2, np.float32)), points, sample.rows, rows)
-    assert (found is not None) == told
-    if found is not None:
-        assert found.code == "not-compared"
-        assert "on 50 rows the log density differs by" in str(found)
+    target, rows = centered_with(bend)
+    chosen, problem = sample_for_chains(np.random.default_rng(0), sk.svgd(), target, points, rows)
+    assert len(chosen) == len(np.unique(chosen)) == number
+    assert problem.startswith("on 50 rows the log density differs by") == bool(problem) == refused
 
 
 def logistic_with_a_rare_column(rows, rare):
@@ -82,76 +66,54 @@ def test_rows_that_a_sample_does_not_have_are_missed():
     bound = target.bind(np.zeros(3, np.float32))
     start = jnp.array([0.0, 0.5, -2.0])
     points = np.asarray(start[None] + 0.5 * jr.normal(jr.key(0), (30, 3)), np.float32)
-    values, scores = on_all_rows(bound, points, data)
-    in_jax = jnp.asarray(points)
-    np.testing.assert_allclose(values, bound.log_densities(in_jax, data), rtol=1e-5)
-    np.testing.assert_allclose(scores, bound.scores(in_jax, data), rtol=1e-3, atol=1e-2)  # sums of 2000 float32
+    values = np.asarray(log_densities_on_all_rows(bound, points, data))
+    exact = target.bind(np.zeros(3)).log_densities(jnp.asarray(points, np.float64), data)
+    np.testing.assert_allclose(values - values[0], exact - exact[0], rtol=1e-5, atol=1e-4)
 
     def total(vector):
         return jnp.sum(bound.log_examples(vector, data))
 
-    centred = centre_posterior(bound, start, jax.grad(total)(start), jax.hessian(total)(start))
-    common = np.flatnonzero(data["x"][:, 2] == 0)[:40]
-    without = jax.tree.map(lambda leaf: leaf[common], data)
-    assert differs_from_all_rows(centred, points, without, data).code == "not-compared"
-    assert differs_from_all_rows(centred, points, data, data) is None
+    centered = center_posterior(bound, start, jax.grad(total)(start), jax.hessian(total)(start))
+    in_jax = jax.tree.map(jnp.asarray, data)
+    _, problem = sample_for_chains(np.random.default_rng(0), sk.svgd(), centered, points, in_jax)
+    assert "the log density differs by" in problem
 
 
-def fitted(target, rows, points):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sk.SteinWarning)
-        return sk.fit(
-            jr.key(0), target, sk.svgd(optimiser=1e-7), jnp.asarray(points, jnp.float32), rows,
-            num_steps=1, batch_size=ROWS // 4, progress=False,
-        )  # fmt: skip
+def test_a_posterior_is_centered_at_the_mode_on_all_rows():
+    target, data = logistic_with_a_rare_column(2500, 200)  # blocks of 1,024 rows, and a rest
+    bound, in_jax = target.bind(np.zeros(3, np.float32)), jax.tree.map(jnp.asarray, data)
+    start = Gaussian(np.array([0.0, 0.0, -4.0]), 100 * np.eye(3), 0.0, 0, True, False)
+    centered, nearest, passes = center_on_rows(bound, start, in_jax)
+    mean = jnp.asarray(nearest.mean)
+
+    def total(vector):
+        return jnp.sum(target.bind(np.zeros(3)).log_examples(vector, in_jax))
+
+    exact = np.asarray(jax.hessian(total)(mean), np.float64)
+    np.testing.assert_allclose(centered.hessian, exact, rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(nearest.precision, -exact + np.eye(3) / 9, rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(centered.gradient, jax.grad(total)(mean), rtol=1e-2, atol=1e-2)
+    slope = np.asarray(centered.gradient, np.float64) - nearest.mean / 9
+    assert slope @ np.linalg.solve(nearest.precision, slope) < 3 * 0.1**2  # within 0.1 standard deviations of the mode
+    assert 2 <= passes <= 5
 
 
-def test_particles_are_moved_to_the_moments_of_chains_that_the_target_confirms():
-    target, rows, _ = row_sample_with(0.0, 50)
-    sd = np.array([(ROWS + 1) ** -0.5, 1.0])
-    mean = np.array([rows.sum() / (ROWS + 1), 0.0])
-    result = fitted(target, rows, mean + particles_of_a_gaussian(1.15 * sd))
-    draws = mean + sd * np.random.default_rng(2).standard_normal((50, 100, 2))
-    held = held_at(draws)
-    calm = replace(result, warnings=(), verdict=replace(result.verdict, passed=True))
-    before = compare(np.asarray(result.points, np.float64), held)
-    assert worth_rescaling(calm, before)
-    assert not worth_rescaling(replace(calm, verdict=replace(result.verdict, passed=False)), before)
-    moved = rescale(result, held, rows)
-    points, seen = np.asarray(moved.points, np.float64), draws.reshape(-1, 2)
-    # The particles are float32, and their mean is up to 0.4 standard deviations from 0.
-    np.testing.assert_allclose((points.mean(axis=0) - seen.mean(axis=0)) / sd, 0, atol=1e-4)
-    np.testing.assert_allclose(points.std(axis=0), seen.std(axis=0), rtol=1e-4)
-    assert moved.verdict.passed
-    assert moved.loop is None
-    np.testing.assert_allclose(moved.particles, moved.points)
-    assert not worth_rescaling(calm, compare(points, held))
+def test_the_centered_log_density_of_many_rows_keeps_its_digits_in_single_precision():
+    target, data = logistic_with_a_rare_column(3000, 20)
+    center = np.array([0.0, 0.5, -2.0])
+    points = center + 1e-2 * np.random.default_rng(0).standard_normal((20, 3))
 
+    def total(vector):
+        return jnp.sum(target.bind(center).log_examples(vector, data))
 
-@pytest.mark.parametrize("wrong", ["shifted", "wide", "narrow", "not finite"])
-def test_particles_stay_where_the_target_does_not_confirm_the_chains(wrong):
-    target, rows, _ = row_sample_with(0.0, 50)
-    sd = np.array([(ROWS + 1) ** -0.5, 1.0])
-    mean = np.array([rows.sum() / (ROWS + 1), 0.0])
-    result = fitted(target, rows, mean + particles_of_a_gaussian(sd))
-    draws = mean + sd * np.random.default_rng(2).standard_normal((50, 100, 2))
-    draws = {
-        "shifted": draws + 0.4 * sd, "wide": mean + 1.25 * (draws - mean), "narrow": mean + 0.8 * (draws - mean),
-        "not finite": np.where(draws > 0, draws, np.nan),
-    }[wrong]  # fmt: skip
-    assert rescale(result, held_at(draws), rows) is result
-
-
-def test_records_of_a_refinement_come_after_those_of_the_run():
-    def history(first, particles):
-        steps = np.arange(first, first + 3)
-        return History(steps, steps / 10, steps / 100, steps / 1000, particles)
-
-    joined = _joined(history(1, None), history(4, None))
-    np.testing.assert_array_equal(joined.step, [1, 2, 3, 4, 5, 6])
-    assert joined.particles is None
-    kept = {"x": np.zeros((3, 5))}
-    assert _joined(history(1, kept), history(4, kept)).particles["x"].shape == (6, 5)
+    derivatives = center, jax.grad(total)(center), jax.hessian(total)(center)
+    found = {}
+    for dtype in (np.float32, np.float64):
+        centered = center_posterior(target, *(jnp.asarray(part, dtype) for part in derivatives))
+        values = np.asarray(centered.bind(np.zeros(3, dtype)).log_densities(jnp.asarray(points, dtype), data))
+        found[dtype] = values - values[0]
+    # The log densities that are not centered are near -2000, with a spacing of 1e-4.
+    np.testing.assert_allclose(found[np.float32], found[np.float64], rtol=1e-5, atol=2e-5)
 
 
 def hierarchical(rows, groups):
@@ -181,10 +143,9 @@ def test_a_hierarchy_by_minibatches_has_the_spreads_of_all_rows():
     # What is promised of minibatches. `sample` knows its means to 0.03 standard deviations, its spreads to 3 percent.
     np.testing.assert_allclose((points.mean(axis=0) - exact.points.mean(axis=0)) / sd, 0, atol=0.2)
     np.testing.assert_allclose(points.std(axis=0) / sd, 1, atol=0.15)
-    assert result.comparison.chains == 100
-    assert result.comparison.sd_errors.max() < 0.15
+    assert result.diagnostics.sd_errors.max() < 0.15
     assert not result.warnings
-    assert result.settings["cost"]["epochs"] < 20
+    assert result.diagnostics.cost.epochs < 20
 
 
 @pytest.mark.thorough
@@ -196,21 +157,19 @@ def test_particles_are_not_compared_with_chains_that_miss_rare_rows():
         jr.key(1), target, data=data, start=jnp.zeros(3), batch_size=256, num_particles=20, progress=False
     )  # fmt: skip
     assert "not-compared" in [notice.code for notice in result.warnings]
-    assert result.comparison is None
+    assert not len(result.diagnostics.r_hat)
     assert result.status is sk.Status.FINISHED
     assert result.points.shape == (20, 3)
-    assert "support points" in result.verdict.note
 
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
-def test_a_run_with_minibatches_goes_on_with_all_particles_of_the_flow():
+def test_a_run_with_minibatches_goes_on_from_its_result():
     target, data = logistic_with_a_rare_column(1_000, 500)
     options = {"data": data, "batch_size": 100, "progress": False}
     first = sk.fit(jr.key(0), target, start=jnp.zeros(3), num_particles=20, num_steps=20, **options)
     rest = sk.fit(jr.key(0), target, particles=first, num_steps=10, **options)
     assert rest.num_steps == 30
-    assert rest.points.shape == (20, 3)
-    assert rest.loop is None or len(rest.loop.state.points) == 100
-    steps = first.settings["cost"]["gradients"] - rest.settings["cost"]["gradients"]
+    assert rest.points.shape == rest.loop.state.points.shape == (20, 3)
+    steps = first.diagnostics.cost.gradients - rest.diagnostics.cost.gradients
     assert steps > 0  # of which the second run took fewer

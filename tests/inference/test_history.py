@@ -20,7 +20,7 @@ def log_density(x):
     return -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4)
 
 
-def fit(num_steps: int = 100, sampler: sk.AbstractSampler | None = None, **options) -> sk.Result:
+def fit(num_steps: int = 100, sampler: sk.samplers.AbstractSampler | None = None, **options) -> sk.Result:
     return sk.fit(jr.key(0), log_density, sampler or sk.sgld(0.01), START, num_steps=num_steps, **options)
 
 
@@ -60,7 +60,7 @@ def test_a_thinned_run_goes_on_from_its_checkpoint_as_one_that_never_stopped(mon
     monkeypatch.setattr(history, "MOST_LINES", 16)
     whole = fit().history
     for num_steps in (37, 50, 100):
-        parts = fit(num_steps, checkpoint=tmp_path, every=10).history
+        parts = fit(num_steps, checkpoint=tmp_path, checkpoint_every=10).history
     np.testing.assert_array_equal(parts.step, whole.step)
     np.testing.assert_array_equal(parts.velocity_norm, whole.velocity_norm)
 
@@ -93,7 +93,7 @@ def test_neither_chunks_nor_records_nor_a_bar_change_a_bit(seconds, record_every
 
 
 def test_checkpoints_change_no_bit(tmp_path):
-    np.testing.assert_array_equal(fit(checkpoint=tmp_path, every=3).points, fit().points)
+    np.testing.assert_array_equal(fit(checkpoint=tmp_path, checkpoint_every=3).points, fit().points)
 
 
 # Memory.

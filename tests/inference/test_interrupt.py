@@ -26,18 +26,18 @@ def press_ctrl_c(at: int):
 def test_ctrl_c_ends_with_a_result_and_a_checkpoint(tmp_path, finished):
     result = fit_gaussian(tmp_path, callback=press_ctrl_c(7))
     assert (result.status, result.num_steps) == (sk.Status.STOPPED, 7)
-    assert "Ctrl-C ended the run after 7 steps; the same call goes on from its checkpoint." in result.message
+    assert "Ctrl-C ended the run after 7 steps; the same call goes on from its checkpoint." in result.message.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert max(os.listdir(tmp_path)) == "step-000000000007.ckpt"
+    assert max(os.listdir(tmp_path)) == "step-000000000007.npz"
     assert_same_end(fit_gaussian(tmp_path), finished[1])
 
 
 @pytest.mark.usefixtures("heard")
 def test_ctrl_c_without_checkpoints_ends_with_a_result_to_go_on_from(finished):
-    result = fit_gaussian(None, every=None, callback=press_ctrl_c(7))
+    result = fit_gaussian(None, checkpoint_every=None, callback=press_ctrl_c(7))
     assert result.status is sk.Status.STOPPED
-    assert "give this result to `fit` to go on from it." in result.message
-    rest = fit_gaussian(None, 13, every=None, particles=result)
+    assert "give this result to `fit` to go on from it." in result.message.text
+    rest = fit_gaussian(None, 13, checkpoint_every=None, particles=result)
     np.testing.assert_array_equal(rest.points, finished[1].points)
 
 
@@ -48,7 +48,7 @@ def test_a_second_ctrl_c_is_a_keyboard_interrupt():
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        fit_gaussian(None, every=None, callback=twice)
+        fit_gaussian(None, checkpoint_every=None, callback=twice)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -56,12 +56,12 @@ def test_a_handler_of_somebody_else_stays_and_other_threads_run():
     seen = []
     before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
     try:
-        assert fit_gaussian(None, every=None, callback=press_ctrl_c(3)).num_steps == 20
+        assert fit_gaussian(None, checkpoint_every=None, callback=press_ctrl_c(3)).num_steps == 20
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == [signal.SIGINT]
     results = []
-    thread = threading.Thread(target=lambda: results.append(fit_gaussian(None, every=None)))
+    thread = threading.Thread(target=lambda: results.append(fit_gaussian(None, checkpoint_every=None)))
     thread.start()
     thread.join()
     assert results[0].num_steps == 20
@@ -69,14 +69,20 @@ def test_a_handler_of_somebody_else_stays_and_other_threads_run():
 
 @pytest.mark.usefixtures("heard")
 def test_ctrl_c_in_the_last_chunk_is_heard():
-    result = fit_gaussian(None, every=None, callback=press_ctrl_c(20))
+    result = fit_gaussian(None, checkpoint_every=None, callback=press_ctrl_c(20))
     assert (result.status, result.num_steps) == (sk.Status.STOPPED, 20)
-    assert "Ctrl-C ended the run after 20 steps" in result.message
+    assert "Ctrl-C ended the run after 20 steps" in result.message.text
     converged = fit_gaussian(
-        None, 5000, every=None, tolerance=0.5, record_every=5000, callback=lambda *now: None, particles=STARTS
+        None,
+        5000,
+        checkpoint_every=None,
+        tolerance=0.5,
+        record_every=5000,
+        callback=lambda *now: None,
+        particles=STARTS,
     )
     assert converged.status is sk.Status.CONVERGED
-    assert "Ctrl-C" not in converged.message
+    assert "Ctrl-C" not in converged.message.text
 
 
 @pytest.mark.usefixtures("heard")
@@ -92,7 +98,7 @@ def test_ctrl_c_waits_for_no_record(monkeypatch):
         return take(run, steps)
 
     monkeypatch.setattr(Run, "take", pressed)
-    result = fit_gaussian(None, num_steps, every=None, record_every=num_steps)
+    result = fit_gaussian(None, num_steps, checkpoint_every=None, record_every=num_steps)
     assert result.status is sk.Status.STOPPED
     assert len(chunks) == 4
     assert result.num_steps == sum(chunks)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from steinkern import distributed
+import steinkern as sk
 from tests import two_processes
 
 ROOT = Path(__file__).parents[2]
@@ -138,35 +138,11 @@ def test_the_loss_of_a_process_ends_the_others_with_a_clear_error(ended):
 
 
 @pytest.mark.thorough
-def test_a_run_that_lost_a_process_goes_on_from_its_checkpoint(ended, alone):
-    # Here in one process without a mesh: what is computed does not depend on who computes it, but for rounding.
-    files = sorted(path.name for path in (ended.directory / "killed").glob("*.ckpt"))
-    assert files[-1] == f"step-{two_processes.KILLED_AT - 2:012d}.ckpt"
-    with pytest.warns(RuntimeWarning, match=r"'devices': 4}, this is .*'devices': 1}: the run goes on"):
-        resumed = two_processes.fit(checkpoint=ended.directory / "killed", every=2)
-    assert len(resumed.history.step) == two_processes.STEPS
-    assert relative(resumed.points, alone.points) < 1e-9
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"coordinator_address": "here:1"}, r"`num_processes` must be given where `coordinator_address` is\."),
-        ({"num_processes": 2, "process_id": 0}, r"`coordinator_address` must be given where .* are\."),
-        ({"coordinator_address": "here", "num_processes": 2, "process_id": 0}, 'must be "host:port" of process 0'),
-        ({"coordinator_address": "here:1", "num_processes": 2, "process_id": 2}, "`process_id` must be below"),
-        ({"coordinator_address": "here:1", "num_processes": 0, "process_id": 0}, "`num_processes` must be a whole"),
-        ({"heartbeat_timeout": 0}, "`heartbeat_timeout` must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_arguments_of_initialize_that_do_not_fit_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        distributed.initialize(**arguments)
-
-
-def test_a_process_0_that_is_not_there_is_waited_for_and_missed():
-    with socket.socket() as nobody:  # bound, and not listening
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(RuntimeError, match=rf"no process answered at `coordinator_address` {address} within 1 s"):
-            distributed.initialize(address, 2, 1, initialization_timeout=1)
+def test_a_run_that_lost_a_process_leaves_its_last_checkpoint(ended, alone):
+    # On other devices its particles begin a new run: what is computed does not depend on who computes it, but for
+    # rounding.
+    saved, step = sk.load(ended.directory / "killed"), two_processes.KILLED_AT - 2
+    assert saved.num_steps == step
+    assert relative(saved.points, alone.history.particles[step - 1]) < 1e-9
+    with pytest.raises(sk.CheckpointError, match=r"number of devices \(was 4, is 1\)"):
+        two_processes.fit(checkpoint=ended.directory / "killed", checkpoint_every=2)

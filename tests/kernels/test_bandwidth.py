@@ -66,7 +66,7 @@ def test_few_pairs_and_many_have_exactly_the_median_of_numpy(dtype, generator):
 @pytest.mark.thorough
 @precisions
 def test_the_search_for_many_pairs_is_exact_for_few_as_well(dtype, generator, monkeypatch):
-    monkeypatch.setattr(module, "_FEW_PAIRS", 0)
+    monkeypatch.setattr(module, "_MAX_COMPARED_PAIRS", 0)
     assert_medians_are_numpys([2, 5, 16], dtype, generator)
 
 
@@ -86,7 +86,7 @@ def test_few_pairs_and_many_give_the_same_bandwidth_where_points_are_not_finite(
     points[4, 3, 1] = np.nan
     points[5] = np.nan
     few = jax.jit(jax.vmap(PLAIN))(points)
-    monkeypatch.setattr(module, "_FEW_PAIRS", 0)
+    monkeypatch.setattr(module, "_MAX_COMPARED_PAIRS", 0)
     many = jax.jit(jax.vmap(lambda cloud: PLAIN(cloud)))(points)  # another function, or its program were found again
     monkeypatch.setattr(module, "median_of_pairs", lambda r2, alone: median_by_sorting(r2))  # as on a GPU
     by_sorting = jax.jit(jax.vmap(lambda cloud: PLAIN(cloud)))(points)
@@ -179,8 +179,10 @@ def test_bandwidths_of_a_batch_of_clouds_under_vmap_are_those_of_each(generator)
 def test_above_the_largest_number_particles_are_thinned_but_the_factor_counts_all(generator):
     points = jnp.asarray(generator.standard_normal((10, 3)))
     expected = stated(points[::2], 0.5 / math.log(11))
-    np.testing.assert_allclose(bandwidth(sk.Median(largest=5), points), expected, rtol=1e-10)
-    np.testing.assert_allclose(bandwidth(sk.Median(largest=10), points), stated(points, 0.5 / math.log(11)), rtol=1e-10)
+    np.testing.assert_allclose(bandwidth(sk.Median(max_points=5), points), expected, rtol=1e-10)
+    np.testing.assert_allclose(
+        bandwidth(sk.Median(max_points=10), points), stated(points, 0.5 / math.log(11)), rtol=1e-10
+    )
 
 
 @pytest.mark.thorough
@@ -206,8 +208,8 @@ def test_a_factor_that_is_not_positive_and_finite_is_refused(factor):
 
 @pytest.mark.parametrize("largest", [1, 0])
 def test_a_largest_number_that_forms_no_pair_is_refused(largest):
-    with pytest.raises(ValueError, match="`largest` must be a whole number of at least 2"):
-        sk.Median(largest=largest)
+    with pytest.raises(ValueError, match="`max_points` must be a whole number of at least 2"):
+        sk.Median(max_points=largest)
 
 
 @pytest.mark.every(2)

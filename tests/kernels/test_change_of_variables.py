@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.core.metric import DenseMetric
+from steinkern.linalg.metrics import DenseMetric
 
 MATRIX = jnp.array([[1.2, 0.3], [-0.4, 0.8]])
 SHIFT = jnp.array([0.5, -2.0])
@@ -81,7 +81,7 @@ def first_particles(key):
     return jr.normal(key, (N, D))
 
 
-RADIAL = sk.Isotropic(sk.RBF(0.8))
+RADIAL = sk.kernels.Isotropic(sk.RBF(0.8))
 ROOT = DenseMetric(MATRIX, jnp.linalg.inv(MATRIX), 2 * jnp.linalg.slogdet(MATRIX)[1])
 COORDINATES = sk.Graphical.coordinatewise(sk.IMQ(0.8), D)
 
@@ -89,15 +89,18 @@ COORDINATES = sk.Graphical.coordinatewise(sk.IMQ(0.8), D)
 @pytest.mark.parametrize(
     ("base", "kernel"),
     [
-        pytest.param(RADIAL, sk.Preconditioned(RADIAL, DenseMetric.of(MATRIX.T @ MATRIX)), id="preconditioned"),
-        pytest.param(RADIAL, sk.Transformed(RADIAL, linear), id="transformed"),
-        pytest.param(COORDINATES, sk.Preconditioned(COORDINATES, ROOT), id="preconditioned, graphical"),
+        pytest.param(RADIAL, sk.kernels.Preconditioned(RADIAL, DenseMetric.of(MATRIX.T @ MATRIX)), id="preconditioned"),
+        pytest.param(RADIAL, sk.kernels.Transformed(RADIAL, linear), id="transformed"),
+        pytest.param(COORDINATES, sk.kernels.Preconditioned(COORDINATES, ROOT), id="preconditioned, graphical"),
         pytest.param(
-            COORDINATES, sk.Transformed(COORDINATES, linear), id="transformed, graphical", marks=pytest.mark.thorough
+            COORDINATES,
+            sk.kernels.Transformed(COORDINATES, linear),
+            id="transformed, graphical",
+            marks=pytest.mark.thorough,
         ),
         pytest.param(
-            sk.Isotropic(sk.RBF()),
-            sk.Preconditioned(sk.Isotropic(sk.RBF()), ROOT),
+            sk.kernels.Isotropic(sk.RBF()),
+            sk.kernels.Preconditioned(sk.kernels.Isotropic(sk.RBF()), ROOT),
             id="preconditioned, median",
             marks=pytest.mark.thorough,
         ),
@@ -111,7 +114,7 @@ def test_a_linear_map_takes_one_trajectory_to_the_other_at_any_step_size(base, k
         np.testing.assert_allclose(direct, expected, rtol=1e-12, atol=1e-12, equal_nan=False)
 
 
-BENT = sk.Transformed(RADIAL, bend)
+BENT = sk.kernels.Transformed(RADIAL, bend)
 
 
 def test_the_velocity_of_a_nonlinear_map_is_that_of_its_image_brought_back(key):
@@ -122,9 +125,9 @@ def test_the_velocity_of_a_nonlinear_map_is_that_of_its_image_brought_back(key):
         image = jax.vmap(bend)(points)
         scores = jax.vmap(jax.grad(log_density))(points)
         image_scores = jax.vmap(jax.grad(BEND.log_density))(image)
-        moved = RADIAL.velocity(image, sk.Scored.uniform(image, image_scores))
+        moved = RADIAL.velocity(image, sk.kernels.Scored.uniform(image, image_scores))
         back = jax.vmap(lambda u, v: jax.jvp(bend_back, (u,), (v,))[1])(image, moved)
-        return BENT.velocity(points, sk.Scored.uniform(points, scores)), back
+        return BENT.velocity(points, sk.kernels.Scored.uniform(points, scores)), back
 
     np.testing.assert_allclose(*both(points), rtol=1e-10, atol=1e-12, equal_nan=False)
 

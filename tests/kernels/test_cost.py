@@ -17,18 +17,18 @@ def metrics(number: int):
     """Kronecker products as the samplers keep them, as one batch."""
 
     def one(scale):
-        left, right = (sk.Dense(scale * jnp.eye(size) + 0.1) for size in (ROWS, COLUMNS))
-        return sk.Kronecker(left, right, bias=True).factorise(0.1).without_roots()
+        left, right = (sk.linalg.Dense(scale * jnp.eye(size) + 0.1) for size in (ROWS, COLUMNS))
+        return sk.linalg.Kronecker(left, right, bias=True).factorise(0.1, roots=False)
 
     return jax.vmap(one)(jnp.linspace(1.0, 2.0, number))
 
 
-def of_average(points, metric) -> sk.AbstractMatrixKernel:
-    return sk.Preconditioned(sk.RBF(2.0), jax.tree.map(lambda leaf: leaf[0], metric))
+def of_average(points, metric) -> sk.kernels.AbstractMatrixKernel:
+    return sk.kernels.Preconditioned(sk.RBF(2.0), jax.tree.map(lambda leaf: leaf[0], metric))
 
 
-def of_mixture(points, metric) -> sk.AbstractMatrixKernel:
-    return sk.Mixture.of(sk.Isotropic(sk.RBF(2.0)), metric, points, points, 3.0)
+def of_mixture(points, metric) -> sk.kernels.AbstractMatrixKernel:
+    return sk.kernels.Mixture.of(sk.kernels.Isotropic(sk.RBF(2.0)), metric, points, points, 3.0)
 
 
 @pytest.mark.parametrize(("kernel_of", "anchors"), [(of_average, 1), (of_mixture, PARTICLES)])
@@ -36,7 +36,7 @@ def test_a_velocity_applies_every_metric_twice_to_every_particle(kernel_of, anch
     """The rest is small beside it. Operations are counted before compilation, so none are shared by luck."""
 
     def velocity(points, scores, metric):
-        return kernel_of(points, metric).velocity(points, sk.Scored.uniform(points, scores))
+        return kernel_of(points, metric).velocity(points, sk.kernels.Scored.uniform(points, scores))
 
     points, scores = jnp.asarray(generator.standard_normal((2, PARTICLES, ROWS * COLUMNS)))
     flops = jax.jit(velocity).lower(points, scores, metrics(anchors)).cost_analysis()["flops"]

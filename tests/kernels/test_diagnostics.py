@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.core.metric import DenseMetric
+from steinkern.linalg.metrics import DenseMetric
 from tests.cases import KERNEL_CASES, SOME_KERNELS, KernelCase, over
 
 # Compiling these takes longer than running them.
 jit = partial(eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0})
 mmd2 = jit(sk.mmd2)
-RBF = sk.Isotropic(sk.RBF(0.8))
+RBF = sk.kernels.Isotropic(sk.RBF(0.8))
 
 
 def assert_close(actual, expected, rtol=1e-10, atol=1e-12):
@@ -127,13 +127,13 @@ def test_ksd_is_unchanged_by_a_map_when_the_kernel_changes_with_it(key):
 
     points = jr.normal(key, (5, 2))
     scores, *image = scored_image(points)
-    assert_close(u_and_v(sk.Transformed(RBF, bend), points, scores), u_and_v(RBF, *image))
+    assert_close(u_and_v(sk.kernels.Transformed(RBF, bend), points, scores), u_and_v(RBF, *image))
 
 
 def test_preconditioned_ksd_is_that_of_the_whitened_particles(key):
     points, scores = points_and_scores(key, 5, 2)
     root = jnp.array([[1.2, 0.3], [-0.4, 0.8]])
-    kernel = sk.Preconditioned(RBF, DenseMetric.of(root.T @ root))
+    kernel = sk.kernels.Preconditioned(RBF, DenseMetric.of(root.T @ root))
     assert_close(u_and_v(kernel, points, scores), u_and_v(RBF, points @ root.T, jnp.linalg.solve(root.T, scores.T).T))
 
 
@@ -157,8 +157,8 @@ def draws(key):
 
 KSD_KERNELS = {
     "rbf": sk.RBF(0.8),
-    "preconditioned imq": sk.Preconditioned(
-        sk.Isotropic(sk.IMQ(1.0)), DenseMetric.of(jnp.array([[2.0, 0.4], [0.4, 0.5]]))
+    "preconditioned imq": sk.kernels.Preconditioned(
+        sk.kernels.Isotropic(sk.IMQ(1.0)), DenseMetric.of(jnp.array([[2.0, 0.4], [0.4, 0.5]]))
     ),
 }
 ksd_kernels = pytest.mark.parametrize("kernel", KSD_KERNELS.values(), ids=KSD_KERNELS.keys())
@@ -253,7 +253,7 @@ def test_stein_ratio_of_one_particle_is_not_a_number(key):
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_moments_are_those_of_numpy(ddof, key):
     points = 3 + jr.normal(key, (7, 3))
-    mean, covariance = sk.moments(points, ddof)
+    mean, covariance = sk.kernels.moments(points, ddof)
     assert_close(mean, np.mean(points, axis=0))
     assert_close(covariance, np.cov(points, rowvar=False, ddof=ddof))
 
@@ -271,7 +271,7 @@ ONE, TWO = jnp.zeros((1, 2)), jnp.zeros((2, 2))
         pytest.param(lambda: sk.stein_ratio(TWO, ONE), "scores", id="stein ratio, one score for two particles"),
         pytest.param(lambda: sk.mmd2(TWO, jnp.zeros((2, 3))), "reference", id="samples of two dimensions"),
         pytest.param(lambda: sk.mmd2(TWO, ONE, biased=False), "biased", id="no pair for the unbiased mmd"),
-        pytest.param(lambda: sk.moments(ONE, ddof=1), "ddof", id="one particle less one"),
+        pytest.param(lambda: sk.kernels.moments(ONE, ddof=1), "ddof", id="one particle less one"),
     ],
 )
 def test_bad_arguments_are_named(call, name, monkeypatch):

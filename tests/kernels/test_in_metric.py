@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.core import block_metric
-from steinkern.core.block_metric import apply_to_shared, left_factors_first, sum_of_solved
-from steinkern.core.metric import DiagonalMetric
 from steinkern.core.particles import Scored
 from steinkern.kernels.in_metric import distances_in_metric, distances_within_metric, in_metric
 from steinkern.kernels.reference import stein_velocity
+from steinkern.linalg import metrics as module
+from steinkern.linalg.metrics import DiagonalMetric, apply_to_shared, left_factors_first, sum_of_solved
 
 from ..cases import random_positive_definite
 
 
 def _metric(key, d, form):
     if form == "dense":
-        return sk.DenseMetric.of(random_positive_definite(key, d))
+        return sk.linalg.DenseMetric.of(random_positive_definite(key, d))
     left, right = (
-        sk.Dense(random_positive_definite(own, size)) for own, size in zip(jr.split(key), (2, d // 2), strict=True)
+        sk.linalg.Dense(random_positive_definite(own, size))
+        for own, size in zip(jr.split(key), (2, d // 2), strict=True)
     )
-    return sk.Kronecker(left, right).factorise(1e-3)
+    return sk.linalg.Kronecker(left, right).factorise(1e-3)
 
 
 def _by_definition(metric, at, points):
@@ -69,7 +69,9 @@ def _kronecker_metrics(key, number, sides):
     factors = [
         jnp.stack([random_positive_definite(own, side) for own in each]) for each, side in zip(keys, sides, strict=True)
     ]
-    return jax.vmap(lambda left, right: sk.Kronecker(sk.Dense(left), sk.Dense(right)).factorise(0.1))(*factors)
+    return jax.vmap(
+        lambda left, right: sk.linalg.Kronecker(sk.linalg.Dense(left), sk.linalg.Dense(right)).factorise(0.1)
+    )(*factors)
 
 
 @pytest.mark.parametrize("name", ["solve", "multiply"])
@@ -86,7 +88,7 @@ def test_groups_of_metrics_give_what_all_at_once_give(key, together, monkeypatch
     """Six metrics in groups of 1, 2, 3 and 6, by the most entries that vectors may have after them."""
     metric_key, points_key, pairs_key = jr.split(key, 3)
     metrics, points = _kronecker_metrics(metric_key, 6, (2, 4)), jr.normal(points_key, (5, 8))
-    monkeypatch.setattr(block_metric, "_TOGETHER", together * points.size)
+    monkeypatch.setattr(module, "_MAX_ENTRIES", together * points.size)
     each = jnp.stack([jax.tree.map(lambda leaf, i=i: leaf[i], metrics).solve(points) for i in range(6)])
     np.testing.assert_allclose(apply_to_shared(metrics, "solve", points), each, rtol=1e-9, atol=1e-12)
     pairs = jr.normal(pairs_key, (6, 4, 5))
@@ -102,7 +104,7 @@ def test_the_velocity_of_a_mixture_in_more_coordinates_than_particles_is_its_def
     points = jr.normal(points_key, (3, 8))
     metrics = _kronecker_metrics(metric_key, 3, (2, 4))
     anchors = points if not elsewhere else points + 0.3
-    kernel = sk.Mixture.of(sk.Isotropic(sk.RBF()), metrics, anchors, points, sk.Median(), weighting)
+    kernel = sk.kernels.Mixture.of(sk.kernels.Isotropic(sk.RBF()), metrics, anchors, points, sk.Median(), weighting)
     source = Scored.uniform(points, jr.normal(scores_key, points.shape))
     at = jr.normal(at_key, (2, 8)) if elsewhere else points
     np.testing.assert_allclose(kernel.velocity(at, source), stein_velocity(kernel, at, source), rtol=1e-8, atol=1e-10)

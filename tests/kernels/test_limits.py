@@ -15,13 +15,12 @@ from scipy.special import softmax
 from scipy.stats import multivariate_normal
 
 import steinkern as sk
-from steinkern.core.block_metric import BlocksMetric
-from steinkern.core.metric import DenseMetric, DiagonalMetric
+from steinkern.linalg.metrics import BlocksMetric, DenseMetric, DiagonalMetric
 from tests import cases
 
 N, D = 7, 3  # one shape for all, so that kernels of one type are compiled once
-RBF = sk.Isotropic(sk.RBF(1.3))
-IMQ = sk.Isotropic(sk.IMQ(0.7))
+RBF = sk.kernels.Isotropic(sk.RBF(1.3))
+IMQ = sk.kernels.Isotropic(sk.IMQ(0.7))
 GRAPHICAL = sk.Graphical(sk.RBF(1.1), [[0, 2], [1]], [[], [0]])
 MATRIX = jnp.array([[1.2, 0.3, -0.4], [0.1, 0.8, 0.2], [0.5, -0.6, 1.5]])
 SHIFT = jnp.array([3.0, -40.0, 0.7])
@@ -36,12 +35,12 @@ random_scored, mixture = jit(cases.random_scored), jit(cases.mixture)
 
 
 @jit
-def evaluated(kernel: sk.AbstractMatrixKernel, source: sk.Scored) -> tuple[jax.Array, jax.Array]:
+def evaluated(kernel: sk.kernels.AbstractMatrixKernel, source: sk.kernels.Scored) -> tuple[jax.Array, jax.Array]:
     """The velocity at the particles, and K between the first and the last."""
     return kernel.velocity(source.points, source), kernel(source.points[0], source.points[-1])
 
 
-def velocity(kernel: sk.AbstractMatrixKernel, source: sk.Scored) -> jax.Array:
+def velocity(kernel: sk.kernels.AbstractMatrixKernel, source: sk.kernels.Scored) -> jax.Array:
     return evaluated(kernel, source)[0]
 
 
@@ -58,58 +57,67 @@ def rotation(key) -> jax.Array:
     return jnp.linalg.qr(jr.normal(key, (D, D)))[0]
 
 
-def copies(anchors: int) -> sk.Mixture:
+def copies(anchors: int) -> sk.kernels.Mixture:
     """A mixture of identical anchors."""
     metrics = jax.tree.map(lambda leaf: jnp.stack([leaf] * anchors), METRIC)
     places = jnp.ones((anchors, D))
-    return sk.Mixture.of(RBF, metrics, places, places)
+    return sk.kernels.Mixture.of(RBF, metrics, places, places)
 
 
 class Limit(NamedTuple):
     name: str
-    kernel: sk.AbstractMatrixKernel
-    limit: sk.AbstractMatrixKernel
+    kernel: sk.kernels.AbstractMatrixKernel
+    limit: sk.kernels.AbstractMatrixKernel
     factor: float = 1.0
 
 
 LIMITS = [
-    Limit("the identity metric is vanilla", sk.Preconditioned(RBF, DenseMetric.of(jnp.eye(D))), RBF),
-    Limit("the identity metric around IMQ is vanilla", sk.Preconditioned(IMQ, DenseMetric.of(jnp.eye(D))), IMQ),
+    Limit("the identity metric is vanilla", sk.kernels.Preconditioned(RBF, DenseMetric.of(jnp.eye(D))), RBF),
+    Limit("the identity metric around IMQ is vanilla", sk.kernels.Preconditioned(IMQ, DenseMetric.of(jnp.eye(D))), IMQ),
     Limit(  # Q⁻¹ k(‖x − y‖²_Q) with Q = cI is k(c r²) / c: bandwidth h / c, and the step divided by c
         "the metric cI is a narrower bandwidth and a shorter step",
-        sk.Preconditioned(RBF, DenseMetric.of(4.0 * jnp.eye(D))),
-        sk.Isotropic(sk.RBF(1.3 / 4.0)),
+        sk.kernels.Preconditioned(RBF, DenseMetric.of(4.0 * jnp.eye(D))),
+        sk.kernels.Isotropic(sk.RBF(1.3 / 4.0)),
         1 / 4.0,
     ),
     Limit(
         "a diagonal metric is a dense one",
-        sk.Preconditioned(GRAPHICAL, DiagonalMetric(jnp.array([0.5, 1.0, 2.0]))),
-        sk.Preconditioned(GRAPHICAL, DenseMetric.of(jnp.diag(jnp.array([0.25, 1.0, 4.0])))),
+        sk.kernels.Preconditioned(GRAPHICAL, DiagonalMetric(jnp.array([0.5, 1.0, 2.0]))),
+        sk.kernels.Preconditioned(GRAPHICAL, DenseMetric.of(jnp.diag(jnp.array([0.25, 1.0, 4.0])))),
     ),
-    Limit("one anchor is the constant kernel", copies(1), sk.Preconditioned(RBF, METRIC)),
-    Limit("m identical anchors are the constant kernel / m", copies(5), sk.Preconditioned(RBF, METRIC), 1 / 5),
+    Limit("one anchor is the constant kernel", copies(1), sk.kernels.Preconditioned(RBF, METRIC)),
+    Limit("m identical anchors are the constant kernel / m", copies(5), sk.kernels.Preconditioned(RBF, METRIC), 1 / 5),
     Limit("one block is isotropic", sk.Graphical(sk.RBF(1.3), [[2, 0, 1]]), RBF),
     Limit("blocks that see all are isotropic", sk.Graphical(sk.RBF(1.3), [[0], [1, 2]], [[1, 2], [0]]), RBF),
-    Limit("one kernel for one block is that kernel", sk.PerBlock((GRAPHICAL,), (D,)), GRAPHICAL),
+    Limit("one kernel for one block is that kernel", sk.kernels.PerBlock((GRAPHICAL,), (D,)), GRAPHICAL),
     Limit(
         "a kernel a block of the same bandwidth is graphical",
-        sk.PerBlock((RBF, RBF), (1, 2)),
+        sk.kernels.PerBlock((RBF, RBF), (1, 2)),
         sk.Graphical(sk.RBF(1.3), [[0], [1, 2]]),
     ),
     Limit(
         "a metric a block is a metric in blocks around a graphical kernel",
-        sk.PerBlock((sk.Preconditioned(RBF, FIRST), sk.Preconditioned(RBF, OTHERS)), (1, 2)),
-        sk.Preconditioned(sk.Graphical(sk.RBF(1.3), [[0], [1, 2]]), BlocksMetric((FIRST, OTHERS))),
+        sk.kernels.PerBlock((sk.kernels.Preconditioned(RBF, FIRST), sk.kernels.Preconditioned(RBF, OTHERS)), (1, 2)),
+        sk.kernels.Preconditioned(sk.Graphical(sk.RBF(1.3), [[0], [1, 2]]), BlocksMetric((FIRST, OTHERS))),
     ),
-    Limit("the weight 1 is vanilla", sk.Tilted(RBF, lambda x: jnp.zeros(())), RBF),
-    Limit("a constant weight c gives c²", sk.Tilted(GRAPHICAL, lambda x: jnp.log(jnp.full((), 3.0))), GRAPHICAL, 9.0),
-    Limit("the identity map changes nothing", sk.Transformed(GRAPHICAL, lambda x: x), GRAPHICAL),
-    Limit("a translation changes nothing", sk.Transformed(RBF, lambda x: x + SHIFT), RBF),
-    Limit("a linear map is a metric", sk.Transformed(RBF, lambda x: MATRIX @ x), sk.Preconditioned(RBF, METRIC)),
+    Limit("the weight 1 is vanilla", sk.kernels.Tilted(RBF, lambda x: jnp.zeros(())), RBF),
+    Limit(
+        "a constant weight c gives c²",
+        sk.kernels.Tilted(GRAPHICAL, lambda x: jnp.log(jnp.full((), 3.0))),
+        GRAPHICAL,
+        9.0,
+    ),
+    Limit("the identity map changes nothing", sk.kernels.Transformed(GRAPHICAL, lambda x: x), GRAPHICAL),
+    Limit("a translation changes nothing", sk.kernels.Transformed(RBF, lambda x: x + SHIFT), RBF),
+    Limit(
+        "a linear map is a metric",
+        sk.kernels.Transformed(RBF, lambda x: MATRIX @ x),
+        sk.kernels.Preconditioned(RBF, METRIC),
+    ),
     Limit(
         "the map Q^½ is the metric Q, around a kernel that is not radial",
-        sk.Transformed(GRAPHICAL, lambda x: SYMMETRIC.root @ x),
-        sk.Preconditioned(GRAPHICAL, SYMMETRIC),
+        sk.kernels.Transformed(GRAPHICAL, lambda x: SYMMETRIC.root @ x),
+        sk.kernels.Preconditioned(GRAPHICAL, SYMMETRIC),
     ),
 ]
 
@@ -137,7 +145,7 @@ def test_a_single_particle_moves_along_the_preconditioned_gradient(base, key):
     source = random_scored(key, 1, D)
     expected = jnp.linalg.solve(MATRIX.T @ MATRIX, source.scores[0])
     assert_close(velocity(base, source), source.scores)
-    assert_close(velocity(sk.Preconditioned(base, METRIC), source)[0], expected)
+    assert_close(velocity(sk.kernels.Preconditioned(base, METRIC), source)[0], expected)
 
 
 @pytest.mark.every(2)
@@ -149,7 +157,9 @@ def test_the_order_of_the_particles_does_not_matter(kernel, key):
 
 
 @pytest.mark.parametrize(
-    "kernel", [RBF, IMQ, GRAPHICAL, sk.Preconditioned(RBF, METRIC), sk.Preconditioned(GRAPHICAL, SYMMETRIC)], ids=str
+    "kernel",
+    [RBF, IMQ, GRAPHICAL, sk.kernels.Preconditioned(RBF, METRIC), sk.kernels.Preconditioned(GRAPHICAL, SYMMETRIC)],
+    ids=str,
 )
 def test_a_translation_of_all_particles_changes_no_velocity(kernel, key):
     source = random_scored(key, N, D)
@@ -157,11 +167,11 @@ def test_a_translation_of_all_particles_changes_no_velocity(kernel, key):
     assert_close(velocity(kernel, moved), velocity(kernel, source))
 
 
-@pytest.mark.parametrize("kernel", [RBF, IMQ, sk.Linear(0.8)], ids=["rbf", "imq", "linear"])
+@pytest.mark.parametrize("kernel", [RBF, IMQ, sk.kernels.Linear(0.8)], ids=["rbf", "imq", "linear"])
 def test_a_kernel_that_claims_rotation_invariance_turns_with_the_particles(kernel, key):
     source_key, rotation_key = jr.split(key)
     source, turn = random_scored(source_key, N, D), rotation(rotation_key)
-    turned = sk.Scored(source.points @ turn.T, source.scores @ turn.T, source.weights)
+    turned = sk.kernels.Scored(source.points @ turn.T, source.scores @ turn.T, source.weights)
     assert kernel.rotation_invariant
     assert_close(velocity(kernel, turned), velocity(kernel, source) @ turn.T)
 
@@ -169,22 +179,22 @@ def test_a_kernel_that_claims_rotation_invariance_turns_with_the_particles(kerne
 def test_a_graphical_kernel_does_not_turn_with_the_particles(key):
     source_key, rotation_key = jr.split(key)
     source, turn = random_scored(source_key, N, D), rotation(rotation_key)
-    turned = sk.Scored(source.points @ turn.T, source.scores @ turn.T, source.weights)
+    turned = sk.kernels.Scored(source.points @ turn.T, source.scores @ turn.T, source.weights)
     assert not GRAPHICAL.rotation_invariant
     assert jnp.max(jnp.abs(velocity(GRAPHICAL, turned) - velocity(GRAPHICAL, source) @ turn.T)) > 1e-2
 
 
-@pytest.mark.parametrize("base", [RBF, IMQ, sk.Linear(0.8)], ids=["rbf", "imq", "linear"])
+@pytest.mark.parametrize("base", [RBF, IMQ, sk.kernels.Linear(0.8)], ids=["rbf", "imq", "linear"])
 def test_any_root_of_the_metric_gives_the_same_velocity(base, key):
     source_key, rotation_key = jr.split(key)
     source = random_scored(source_key, N, D)
-    expected = velocity(sk.Preconditioned(base, METRIC), source)
+    expected = velocity(sk.kernels.Preconditioned(base, METRIC), source)
     for metric in (SYMMETRIC, root_of(MATRIX), root_of(rotation(rotation_key) @ MATRIX)):
-        assert_close(velocity(sk.Preconditioned(base, metric), source), expected)
+        assert_close(velocity(sk.kernels.Preconditioned(base, metric), source), expected)
 
 
-def of_metrics(metrics: DenseMetric, anchors: jax.Array) -> sk.Mixture:
-    return sk.Mixture(jax.vmap(lambda metric: sk.Preconditioned(RBF, metric))(metrics), anchors)
+def of_metrics(metrics: DenseMetric, anchors: jax.Array) -> sk.kernels.Mixture:
+    return sk.kernels.Mixture(jax.vmap(lambda metric: sk.kernels.Preconditioned(RBF, metric))(metrics), anchors)
 
 
 def mapped(metric: DenseMetric) -> DenseMetric:
@@ -203,12 +213,12 @@ def test_the_velocity_is_affine_equivariant(kind, key):
     parts = mixture(mixture_key, D, 5, base=RBF)
     one = jax.tree.map(lambda leaf: leaf[0], parts.parts.metric)
     kernel, other = {
-        "average": (sk.Preconditioned(IMQ, one), sk.Preconditioned(IMQ, mapped(one))),
+        "average": (sk.kernels.Preconditioned(IMQ, one), sk.kernels.Preconditioned(IMQ, mapped(one))),
         "mixture": (parts, of_metrics(jax.vmap(mapped)(parts.parts.metric), affine(parts.anchors))),
     }[kind]
     source = random_scored(source_key, N, D)
     scores = jnp.linalg.solve(MATRIX.T, source.scores.T).T
-    moved = velocity(other, sk.Scored(affine(source.points), scores, source.weights))
+    moved = velocity(other, sk.kernels.Scored(affine(source.points), scores, source.weights))
     assert_close(moved, velocity(kernel, source) @ MATRIX.T)
 
 
@@ -222,7 +232,7 @@ def log_concave(matrix, shift, x):
 @pytest.mark.parametrize("kind", ["average", "mixture"])
 def test_a_step_with_the_hessian_and_the_median_bandwidth_is_affine_equivariant(kind, key):
     # Damping adds a multiple of I and is the one thing here that is not equivariant, so it is made negligible.
-    sampler = sk.matrix_svgd(kind, sk.Hessian(repair=None), optimiser=optax.sgd(0.5), damping=1e-15)
+    sampler = sk.matrix_svgd(kind, sk.Hessian(repair=None), optimizer=optax.sgd(0.5), damping=1e-15)
 
     @jit
     def stepped(matrix, shift, points):
@@ -255,7 +265,8 @@ def test_a_temperature_by_a_rule_is_the_mean_over_the_anchors_of_what_it_reads_o
     clouds = [points] if weighting == "euclidean" else [points @ root.T for root in metrics.root]
     temperature = np.mean([np.median(pdist(cloud, "sqeuclidean")) for cloud in clouds]) / (2 * np.log(N + 1))
     by_rule, by_hand = (
-        jit(sk.Mixture.of)(RBF, metrics, points[:2], points, value, weighting) for value in (sk.Median(), temperature)
+        jit(sk.kernels.Mixture.of)(RBF, metrics, points[:2], points, value, weighting)
+        for value in (sk.Median(), temperature)
     )
     assert_close(by_rule.temperature, temperature)
     source = random_scored(source_key, N, D)
@@ -267,7 +278,7 @@ def test_the_sharper_of_two_anchors_in_one_place_has_the_larger_weight(weighting
     # Q = I and Q = 4I in the plane: the densities at the anchor are as √det 1 = 1 to √det 16 = 4.
     metrics = jax.vmap(DiagonalMetric)(jnp.array([[1.0, 1.0], [2.0, 2.0]]))
     places = jnp.zeros((2, 2))
-    kernel = sk.Mixture.of(RBF, metrics, places, places, weighting=weighting)
+    kernel = sk.kernels.Mixture.of(RBF, metrics, places, places, weighting=weighting)
     assert_close(jnp.exp(kernel.log_weights(places[0])), [1 - share, share])
 
 
@@ -282,7 +293,7 @@ def test_far_from_all_anchors_the_nearest_one_alone_moves_a_particle(key):
     assert jnp.all(jnp.isfinite(velocity(kernel, together)))
     # Alone there, with weights that are 0 and 1 to all digits, it moves by Q⁻¹s of the nearest anchor.
     nearest = jax.tree.map(lambda leaf: leaf[jnp.argmax(log_weights)], kernel.parts.metric)
-    alone = sk.Scored(far[None], source.scores[:1], jnp.ones(1))
+    alone = sk.kernels.Scored(far[None], source.scores[:1], jnp.ones(1))
     assert_close(velocity(kernel, alone)[0], nearest.solve(source.scores[0]))
 
 
@@ -292,12 +303,12 @@ def test_the_mixture_velocity_scales_with_the_units_of_the_parameters(scale, key
     kernel = mixture(mixture_key, D, 5, base=RBF)
     source = random_scored(source_key, N, D)
     metrics = jax.vmap(lambda metric: root_of(metric.root / scale))(kernel.parts.metric)
-    rescaled = sk.Scored(scale * source.points, source.scores / scale, source.weights)
+    rescaled = sk.kernels.Scored(scale * source.points, source.scores / scale, source.weights)
     assert_close(velocity(of_metrics(metrics, scale * kernel.anchors), rescaled) / scale, velocity(kernel, source))
 
 
 def test_a_mixture_may_have_fewer_anchors_than_particles(key):
     metrics = jax.tree.map(lambda leaf: leaf[None], METRIC)
     source = random_scored(key, N, D)
-    kernel = sk.Mixture.of(RBF, metrics, source.points[:1], source.points)
-    assert_close(velocity(kernel, source), velocity(sk.Preconditioned(RBF, METRIC), source))
+    kernel = sk.kernels.Mixture.of(RBF, metrics, source.points[:1], source.points)
+    assert_close(velocity(kernel, source), velocity(sk.kernels.Preconditioned(RBF, METRIC), source))

@@ -71,7 +71,7 @@ def test_kernel_is_symmetric_and_positive_semidefinite(case: KernelCase, key):
 
 def test_every_block_adapts_to_its_own_columns(key):
     points = jr.normal(key, (7, 5)) * jnp.array([[1.0, 1.0, 9.0, 9.0, 9.0]])
-    first, second = sk.PerBlock((sk.RBF(), sk.IMQ()), (2, 3)).adapt(points).parts
+    first, second = sk.kernels.PerBlock((sk.RBF(), sk.IMQ()), (2, 3)).adapt(points).parts
     assert float(first.scalar.bandwidth) == pytest.approx(float(sk.RBF().adapt(points[:, :2]).bandwidth), rel=1e-12)
     assert float(second.scalar.bandwidth) == pytest.approx(float(sk.IMQ().adapt(points[:, 2:]).bandwidth), rel=1e-12)
 
@@ -79,16 +79,20 @@ def test_every_block_adapts_to_its_own_columns(key):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        pytest.param(lambda: sk.PerBlock((sk.RBF(),), (2, 3)), "`sizes` must have one entry a kernel, 1", id="number"),
-        pytest.param(lambda: sk.PerBlock((sk.RBF(), sk.RBF()), (5, 0)), "`sizes` must be a whole number", id="empty"),
-        pytest.param(lambda: sk.PerBlock(("rbf",), (5,)), "`kernel` must be a kernel such as", id="no kernel"),
         pytest.param(
-            lambda: sk.PerBlock((sk.RBF(), sk.RBF()), [2, 4]).check(5),
+            lambda: sk.kernels.PerBlock((sk.RBF(),), (2, 3)), "`sizes` must have one entry per kernel, 1", id="number"
+        ),
+        pytest.param(
+            lambda: sk.kernels.PerBlock((sk.RBF(), sk.RBF()), (5, 0)), "`sizes` must be a whole number", id="empty"
+        ),
+        pytest.param(lambda: sk.kernels.PerBlock(("rbf",), (5,)), "`kernel` must be a kernel such as", id="no kernel"),
+        pytest.param(
+            lambda: sk.kernels.PerBlock((sk.RBF(), sk.RBF()), [2, 4]).check(5),
             r"`sizes` must add up to the 5 coordinates of the particles, got \(2, 4\)",
             id="sum",
         ),
         pytest.param(
-            lambda: sk.PerBlock((sk.Graphical(sk.RBF(), [[0], [1]]), sk.RBF()), (3, 2)).check(5),
+            lambda: sk.kernels.PerBlock((sk.Graphical(sk.RBF(), [[0], [1]]), sk.RBF()), (3, 2)).check(5),
             "`blocks`",
             id="a kernel that does not fit its block",
         ),
@@ -100,4 +104,4 @@ def test_blocks_that_do_not_fit_are_refused(build, message):
 
 
 def test_blocks_that_fit_are_not_refused():
-    sk.PerBlock((sk.Graphical(sk.RBF(), [[0], [1, 2]]), sk.RBF()), [3, 2]).check(5)
+    sk.kernels.PerBlock((sk.Graphical(sk.RBF(), [[0], [1, 2]]), sk.RBF()), [3, 2]).check(5)

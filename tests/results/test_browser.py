@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from steinkern.results.report import Frames, Trace, write_report
 from tests import browser
-from tests.pages import record
+from tests.pages import result_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 
@@ -22,10 +21,9 @@ def page(tmp_path_factory):
     """Ten particles in three coordinates that come nearer at each of five steps."""
     cloud = np.random.default_rng(0).normal(size=(10, 3))
     moving = np.stack([5.0 / step + cloud for step in range(1, 6)])
-    frames = Frames(np.arange(1, 6), {"a <b>": moving[..., :2], "scale": moving[..., 2]})
-    last = {name: values[-1] for name, values in frames.sites.items()}
-    trace = Trace(np.arange(1, 6), np.linspace(2.0, 1.0, 5))
-    return write_report(record(last, frames, trace), tmp_path_factory.mktemp("page"))
+    recorded = {"a <b>": moving[..., :2], "scale": moving[..., 2]}
+    last = {name: values[-1] for name, values in recorded.items()}
+    return result_of(last, recorded).report(tmp_path_factory.mktemp("page"))
 
 
 def test_the_slider_moves_the_particles_and_the_marker_in_the_traces(page, tmp_path):
@@ -49,7 +47,7 @@ def test_the_slider_moves_the_particles_and_the_marker_in_the_traces(page, tmp_p
 
 def test_coordinates_can_be_chosen_and_rows_filtered(tmp_path):
     values = np.random.default_rng(0).normal(size=(3, 7, 40))
-    path = write_report(record({"w": values[-1]}, Frames(np.array([1, 2, 3]), {"w": values})), tmp_path)
+    path = result_of({"w": values[-1]}, {"w": values}).report(tmp_path)
     seen = browser.ask(
         path,
         tmp_path,
@@ -71,9 +69,7 @@ def test_coordinates_can_be_chosen_and_rows_filtered(tmp_path):
 
 def test_numbers_that_are_not_finite_and_a_still_page_on_a_telephone_open_without_an_error(tmp_path):
     values = np.array([np.nan, np.inf, 1.0, -1e300])
-    path = write_report(
-        record({"<script>alert(1)</script>" + 80 * "µ": values, "b": np.full(4, np.nan)}, None), tmp_path
-    )
+    path = result_of({"<script>alert(1)</script>" + 80 * "µ": values, "b": np.full(4, np.nan)}).report(tmp_path)
     seen = browser.ask(
         path,
         tmp_path,

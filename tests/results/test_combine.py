@@ -39,12 +39,12 @@ def test_combined_particles_are_those_of_all_results_in_order(results):
     assert both.status is sk.Status.FINISHED
     assert (both.num_steps, len(both.history.step)) == (3, 0)
     assert "10 particles" in both.summary()
-    assert "2 steps, finished, 3 steps, finished" in both.message
+    assert "2 steps, finished, 3 steps, finished" in both.message.text
 
 
 def test_the_status_of_a_combination_is_the_worst(results):
-    endless = sk.svgd(optimiser=1e308)
-    broken = sk.fit(jr.key(0), TARGET, endless, start(3), num_steps=5, throw=False, longest_move=None)
+    endless = sk.svgd(optimizer=1e308)
+    broken = sk.fit(jr.key(0), TARGET, endless, start(3), num_steps=5, throw=False, max_move=None)
     assert broken.status is sk.Status.DIVERGED
     assert sk.combine([results[0], broken, results[1]]).status is sk.Status.DIVERGED
 

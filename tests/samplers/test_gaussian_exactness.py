@@ -9,17 +9,17 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.core.metric import DenseMetric
+from steinkern.linalg.metrics import DenseMetric
 
 D = 3
 MEAN = jnp.array([1.0, -0.5, 2.0])
 PRECISION = jnp.array([[2.0, 0.4, -0.3], [0.4, 1.0, 0.2], [-0.3, 0.2, 0.5]])
 OTHER = jnp.array([[1.0, -0.2, 0.1], [-0.2, 0.7, 0.0], [0.1, 0.0, 1.5]])
 KERNELS = {
-    "linear": sk.Linear(),
-    "linear, another offset": sk.Linear(0.3),
-    "preconditioned by the precision": sk.Preconditioned(sk.Linear(), DenseMetric.of(PRECISION)),
-    "preconditioned by another matrix": sk.Preconditioned(sk.Linear(), DenseMetric.of(OTHER)),
+    "linear": sk.kernels.Linear(),
+    "linear, another offset": sk.kernels.Linear(0.3),
+    "preconditioned by the precision": sk.kernels.Preconditioned(sk.kernels.Linear(), DenseMetric.of(PRECISION)),
+    "preconditioned by another matrix": sk.kernels.Preconditioned(sk.kernels.Linear(), DenseMetric.of(OTHER)),
 }
 kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 
@@ -46,7 +46,7 @@ def transported(kernel, points, num_steps):
 @pytest.mark.parametrize("n", [D + 1, 9])
 def test_particles_rest_at_the_exact_mean_and_covariance(kernel, n, key):
     points = transported(kernel, jr.normal(key, (n, D)), jnp.asarray(20_000))
-    mean, covariance = sk.moments(points)
+    mean, covariance = sk.kernels.moments(points)
     assert_close(mean, MEAN, 1e-8)
     assert_close(covariance, jnp.linalg.inv(PRECISION), 1e-8)
 
@@ -54,8 +54,8 @@ def test_particles_rest_at_the_exact_mean_and_covariance(kernel, n, key):
 @kernels
 def test_particles_with_the_exact_mean_and_covariance_do_not_move(kernel, key):
     start = jr.normal(key, (9, D))
-    centred = start - jnp.mean(start, axis=0, keepdims=True)
-    white = jnp.linalg.qr(centred)[0] * jnp.sqrt(9.0)  # mean 0, covariance I
+    centered = start - jnp.mean(start, axis=0, keepdims=True)
+    white = jnp.linalg.qr(centered)[0] * jnp.sqrt(9.0)  # mean 0, covariance I
     points = MEAN[None, :] + white @ jnp.linalg.cholesky(jnp.linalg.inv(PRECISION)).T
     assert jnp.max(jnp.abs(transported(kernel, start, jnp.asarray(1)) - start)) > 1e-3
     assert_close(transported(kernel, points, jnp.asarray(1)), points, 1e-12)
@@ -63,6 +63,6 @@ def test_particles_with_the_exact_mean_and_covariance_do_not_move(kernel, key):
 
 def test_particles_in_a_plane_stay_in_a_plane(key):
     # The velocity is affine in x, so d particles in d dimensions cannot leave the plane that they span.
-    points = transported(sk.Linear(), jr.normal(key, (D, D)), jnp.asarray(20_000))
-    values = jnp.linalg.eigvalsh(sk.moments(points).covariance)
+    points = transported(sk.kernels.Linear(), jr.normal(key, (D, D)), jnp.asarray(20_000))
+    values = jnp.linalg.eigvalsh(sk.kernels.moments(points).covariance)
     assert jnp.abs(values[0]) < 1e-12 < 1e-2 < values[1]

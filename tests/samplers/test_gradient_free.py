@@ -14,7 +14,7 @@ from steinkern.kernels import reference
 pytestmark = pytest.mark.thorough
 
 N, D = 7, 2
-BASE = sk.Isotropic(sk.RBF(0.9))
+BASE = sk.kernels.Isotropic(sk.RBF(0.9))
 SHIFT = 1.7
 
 
@@ -36,28 +36,28 @@ def assert_close(actual, expected):
 
 
 @eqx.filter_jit
-def direction(function, guide, points, normalise, support=None):
+def direction(function, guide, points, normalize, support=None):
     """The velocity with the surrogate `guide`, read off a plain step of size 1."""
     target = sk.LogDensity(function, support=support).bind(points[0] if support is None else jnp.exp(points[0]))
-    sampler = sk.gradient_free_svgd(guide, BASE, optax.sgd(1.0), normalise=normalise)
+    sampler = sk.gradient_free_svgd(guide, BASE, optax.sgd(1.0), normalize=normalize)
     return sampler.step(jr.key(0), sampler.init(target, points), target)[0].points - points
 
 
 @eqx.filter_jit
 def stein_velocity(kernel, function, points):
     scores = jax.vmap(jax.grad(function))(points)
-    return kernel.velocity(points, sk.Scored.uniform(points, scores))
+    return kernel.velocity(points, sk.kernels.Scored.uniform(points, scores))
 
 
 def test_without_normalising_it_is_the_tilted_kernel_with_the_true_scores(key):
     points = jr.normal(key, (N, D))
-    kernel = sk.Tilted(BASE, lambda x: surrogate(x) - log_density(x))
+    kernel = sk.kernels.Tilted(BASE, lambda x: surrogate(x) - log_density(x))
     assert_close(direction(log_density, surrogate, points, False), stein_velocity(kernel, log_density, points))
 
 
 def test_a_constrained_target_and_its_surrogate_share_one_jacobian(key):
     points = jr.normal(key, (N, D))
-    kernel = sk.Tilted(BASE, lambda u: surrogate(jnp.exp(u)) - log_density(jnp.exp(u)))
+    kernel = sk.kernels.Tilted(BASE, lambda u: surrogate(jnp.exp(u)) - log_density(jnp.exp(u)))
     expected = stein_velocity(kernel, lambda u: log_density(jnp.exp(u)) + jnp.sum(u), points)
     assert_close(direction(log_density, surrogate, points, False, sk.positive), expected)
 
@@ -68,23 +68,23 @@ def test_normalised_it_weighs_the_surrogates_particles_by_shares_of_one(key):
     @jax.jit
     def expected(points):
         weights = jax.vmap(lambda x: jnp.exp(surrogate(x) - log_density(x)))(points)
-        source = sk.Scored(points, jax.vmap(jax.grad(surrogate))(points), weights / jnp.sum(weights))
+        source = sk.kernels.Scored(points, jax.vmap(jax.grad(surrogate))(points), weights / jnp.sum(weights))
         return reference.stein_velocity(BASE, points, source)
 
     assert_close(direction(log_density, surrogate, points, True), expected(points))
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_the_target_as_its_own_surrogate_is_vanilla(normalise, key):
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_target_as_its_own_surrogate_is_vanilla(normalize, key):
     points = jr.normal(key, (N, D))
-    assert_close(direction(log_density, log_density, points, normalise), stein_velocity(BASE, log_density, points))
+    assert_close(direction(log_density, log_density, points, normalize), stein_velocity(BASE, log_density, points))
 
 
-@pytest.mark.parametrize(("normalise", "factor"), [(True, 1.0), (False, np.exp(-2 * SHIFT))])
-def test_an_unknown_constant_drops_out_only_where_weights_are_normalised(normalise, factor, key):
+@pytest.mark.parametrize(("normalize", "factor"), [(True, 1.0), (False, np.exp(-2 * SHIFT))])
+def test_an_unknown_constant_drops_out_only_where_weights_are_normalised(normalize, factor, key):
     points = jr.normal(key, (N, D))
-    plain = direction(log_density, surrogate, points, normalise)
-    assert_close(direction(shifted_log_density, surrogate, points, normalise), factor * plain)
+    plain = direction(log_density, surrogate, points, normalize)
+    assert_close(direction(shifted_log_density, surrogate, points, normalize), factor * plain)
 
 
 @jax.custom_jvp
@@ -97,11 +97,11 @@ def _refuse(primals, tangents):
     raise AssertionError("the target was differentiated")
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_a_step_never_differentiates_the_target(normalise, key):
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_step_never_differentiates_the_target(normalize, key):
     points = jr.normal(key, (N, D))
-    actual = direction(not_differentiable, surrogate, points, normalise)
-    assert_close(actual, direction(log_density, surrogate, points, normalise))
+    actual = direction(not_differentiable, surrogate, points, normalize)
+    assert_close(actual, direction(log_density, surrogate, points, normalize))
 
 
 def test_a_fit_never_differentiates_the_target(key):

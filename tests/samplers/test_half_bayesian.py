@@ -62,7 +62,7 @@ def start(n: int = 30):
 
 
 @pytest.mark.parametrize(
-    "sampler", [sk.svgd(optimiser=0.3), sk.matrix_svgd("average", sk.Hessian(), optimiser=0.3)], ids=["svgd", "matrix"]
+    "sampler", [sk.svgd(optimizer=0.3), sk.matrix_svgd("average", sk.Hessian(), optimizer=0.3)], ids=["svgd", "matrix"]
 )
 def test_particles_follow_the_conditional_and_the_rest_its_best_value(sampler, key):
     """With Gaussian particles the mean log density over them is maximal at b = the joint mode's b."""
@@ -87,7 +87,7 @@ def test_particles_follow_the_conditional_and_the_rest_its_best_value(sampler, k
 def test_nothing_shared_but_constants_is_the_fully_bayesian_fit(key):
     """A shared parameter on which nothing depends changes nothing of the particles."""
     x, y = regression(key)
-    sampler = sk.matrix_svgd("mixture", sk.Hessian(), optimiser=0.1)
+    sampler = sk.matrix_svgd("mixture", sk.Hessian(), optimizer=0.1)
     both = {"a": jnp.linspace(-1.0, 1.0, 10), "b": jnp.linspace(0.0, 1.0, 10)}
     plain = sk.fit(key, sk.Posterior(log_prior, log_likelihood, 40), sampler, both, (x, y), num_steps=20, batch_size=8)
     particles, shared = sk.split({**both, "unused": jnp.ones(3)}, ["a", "b"])

@@ -9,13 +9,13 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.core.metric import DenseMetric
-from tests.core.test_operators import dense_matrix
+from steinkern.linalg.metrics import DenseMetric
 from tests.kfac_cases import NUM_DATA, Case, Example, assert_close, flat, jit, log_prior, measured_in
+from tests.linalg.test_operators import dense_matrix
 
 pytestmark = pytest.mark.thorough
 
-DAMPING, BASE, PARTICLES = 0.1, sk.Isotropic(sk.RBF(0.7)), 4
+DAMPING, BASE, PARTICLES = 0.1, sk.kernels.Isotropic(sk.RBF(0.7)), 4
 TINY = Case("one layer and unknown noise", sk.GaussianNoise(), None, (2, 2), (True,))
 
 
@@ -27,7 +27,7 @@ def cloud(generator) -> tuple[jax.Array, Example]:
 
 
 @jit
-def at_each(points, data) -> tuple[sk.AbstractOperator, sk.AbstractOperator, jax.Array]:
+def at_each(points, data) -> tuple[sk.linalg.AbstractOperator, sk.linalg.AbstractOperator, jax.Array]:
     """The curvature at every particle, its mean, and the scores."""
     each = TINY.kfac.at(TINY.target, points, data)
     return each, each.average(), TINY.target.scores(points, data)
@@ -60,8 +60,10 @@ def dense_velocity(metrics: list[DenseMetric], points: list[jax.Array], scores: 
     """The velocity of every block of coordinates, each by a kernel of its own; of a batch of metrics for a mixture."""
 
     def velocity(metric, points, scores):
-        kernel = sk.Mixture.of(BASE, metric, points, points) if mixed else sk.Preconditioned(BASE, metric)
-        return kernel.velocity(points, sk.Scored.uniform(points, scores))
+        kernel = (
+            sk.kernels.Mixture.of(BASE, metric, points, points) if mixed else sk.kernels.Preconditioned(BASE, metric)
+        )
+        return kernel.velocity(points, sk.kernels.Scored.uniform(points, scores))
 
     return jnp.concatenate([velocity(*each) for each in zip(metrics, points, scores, strict=True)], axis=1)
 
@@ -103,7 +105,7 @@ def mean_density(points, data) -> jax.Array:
 def test_a_few_steps_of_fit_on_minibatches_raise_the_density(kind, options, cloud, key):
     points, data = cloud
     steps = {"decay": 0.9, "measure_every": 2, "refresh_every": 4}
-    sampler = sk.matrix_svgd(kind, TINY.kfac, optimiser=0.1, damping=DAMPING, **steps, **options)
+    sampler = sk.matrix_svgd(kind, TINY.kfac, optimizer=0.1, damping=DAMPING, **steps, **options)
     start = jit(lambda points: jax.vmap(TINY.target.constrain)(points))(points)
     result = sk.fit(key, TINY.target, sampler, start, data, num_steps=9, batch_size=3)
     assert result.status is sk.Status.FINISHED
@@ -137,14 +139,14 @@ def mapped_fit(model, key):
     start = jax.tree.map(lambda *leaves: jnp.stack(leaves), *start)
     rows, labels = generator.standard_normal((NUM_DATA, 4, 2)), generator.integers(0, 2, NUM_DATA)
     target = sk.Posterior(log_prior, log_likelihood, NUM_DATA)
-    sampler = sk.matrix_svgd("average", sk.KFAC(model, sk.Categorical()), optimiser=0.1, damping=DAMPING)
+    sampler = sk.matrix_svgd("average", sk.KFAC(model, sk.Categorical()), optimizer=0.1, damping=DAMPING)
     return sk.fit(key, target, sampler, start, Tokens(jnp.asarray(rows), jnp.asarray(labels)), num_steps=3)
 
 
 def test_a_fit_of_a_network_with_layers_over_tokens_ends_well(key):
     result = mapped_fit(mapped, key)
     assert result.status is sk.Status.FINISHED
-    assert result.faults.moved_back == result.faults.damped == 0
+    assert result.diagnostics.faults.moved_back == result.diagnostics.faults.damped == 0
 
 
 def test_a_fit_is_refused_before_its_first_step_where_weights_cannot_be_followed(key):

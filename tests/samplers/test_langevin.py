@@ -26,7 +26,9 @@ def log_likelihood(x, y):
 def state_of(sampler, points, steps, second_moment):
     """Chains at `points` after some steps; SGLD keeps no second moment of its gradients."""
     shared = points, jnp.asarray(steps, jnp.int32)
-    return LangevinState(*shared) if isinstance(sampler, sk.SGLD) else PreconditionedState(*shared, second_moment)
+    return (
+        LangevinState(*shared) if isinstance(sampler, sk.samplers.SGLD) else PreconditionedState(*shared, second_moment)
+    )
 
 
 @eqx.filter_jit
@@ -62,11 +64,11 @@ def by_hand(point, second_moment, batch):
     return -point + NUM_DATA * mean_gradient, 1 / (0.1 + jnp.sqrt(second_moment))
 
 
-PSGLD = partial(sk.PSGLD, decay=0.9, stabiliser=0.1)
+PSGLD = partial(sk.samplers.PSGLD, decay=0.9, epsilon=0.1)
 
 
 def test_a_step_of_sgld_is_the_full_data_score_and_noise_of_variance_two(problem, key):
-    drift, noise = drift_and_noise(key, sk.SGLD, *problem)
+    drift, noise = drift_and_noise(key, sk.samplers.SGLD, *problem)
     score, _ = jax.vmap(by_hand, (0, 0, None))(*problem)
     assert_close(drift, score)
     assert_close(noise, jnp.sqrt(2.0) * jr.normal(key, noise.shape))
@@ -98,7 +100,7 @@ def test_a_schedule_is_read_at_the_number_of_steps_taken(problem, key):
     assert moved.steps == 8
 
 
-@pytest.mark.parametrize("make", [sk.SGLD, PSGLD], ids=["sgld", "psgld"])
+@pytest.mark.parametrize("make", [sk.samplers.SGLD, PSGLD], ids=["sgld", "psgld"])
 def test_chains_do_not_see_each_other(make, problem, key):
     points, second_moment, batch = problem
     sampler = make(jnp.asarray(0.01))
@@ -132,7 +134,7 @@ def run(key, sampler, points, second_moment, num_steps):
     [
         pytest.param(sk.sgld(0.5), jnp.array([0.5, 0.5]), id="sgld"),
         # Frozen at V = (9, 0.16) with λ = 1, so that G = 1/(λ + √V) = (1/4, 1/1.4).
-        pytest.param(sk.psgld(1.2, stabiliser=1.0, freeze_after=1), jnp.array([0.3, 1.2 / 1.4]), id="frozen psgld"),
+        pytest.param(sk.psgld(1.2, epsilon=1.0, freeze_after=1), jnp.array([0.3, 1.2 / 1.4]), id="frozen psgld"),
     ],
 )
 def test_chains_on_a_gaussian_reach_the_variance_of_the_discretised_chain(sampler, sizes, key):
@@ -157,7 +159,7 @@ def test_adaptive_psgld_has_law_p_over_g_unless_corrected(correction, variance, 
     # With α = 0 and λ = 1 on N(0, 1), G = 1/(1 + |x|). Without Γ the law p/G ∝ (1 + |x|) exp(−x²/2) has variance
     # (E x² + E|x|³) / (1 + E|x|) = (1 + 2√(2/π)) / (1 + √(2/π)) ≈ 1.4438 under N(0, 1); with Γ it is N(0, 1).
     n, size = 20_000, 0.02
-    sampler = sk.psgld(size, decay=0.0, stabiliser=1.0, correction=correction)
+    sampler = sk.psgld(size, decay=0.0, epsilon=1.0, correction=correction)
     squares = run(key, sampler, jnp.zeros((n, 1)), jnp.zeros((n, 1)), 1000).points ** 2
     # As in the closed form above, a finite step adds a term of order ε; 2ε leaves room for its constant.
     assert jnp.abs(jnp.mean(squares) - variance) < 4 * jnp.std(squares) / np.sqrt(n) + 2 * size
@@ -177,7 +179,7 @@ def test_a_frozen_preconditioner_adapts_first_and_then_stays(key):
         (lambda: sk.sgld(0.0), "step_size"),
         (lambda: sk.psgld(-0.1), "step_size"),
         (lambda: sk.psgld(0.1, decay=1.5), "decay"),
-        (lambda: sk.psgld(0.1, stabiliser=0.0), "stabiliser"),
+        (lambda: sk.psgld(0.1, epsilon=0.0), "epsilon"),
         (lambda: sk.psgld(0.1, freeze_after=0), "freeze_after"),
     ],
 )

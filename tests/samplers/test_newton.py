@@ -11,8 +11,8 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.core.metric import DenseMetric, DiagonalMetric
 from steinkern.kernels import reference
+from steinkern.linalg.metrics import DenseMetric, DiagonalMetric
 from steinkern.samplers.newton import newton_matrices, newton_velocity
 from tests.cases import random_positive_definite, random_scored
 
@@ -92,7 +92,9 @@ def test_where_every_newton_matrix_is_the_metric_it_is_constant_preconditioning(
         right = (matrix[None] - slopes).reshape(N, D * D)
         hessians = jnp.linalg.solve(squares * source.weights[None, :], right).reshape(N, D, D)
         direction = newton_velocity(kernel, metric, source, hessians, 1e-14)
-        return direction, sk.Preconditioned(sk.Isotropic(kernel), metric).velocity(source.points, source)
+        return direction, sk.kernels.Preconditioned(sk.kernels.Isotropic(kernel), metric).velocity(
+            source.points, source
+        )
 
     assert_close(*both(source), rtol=1e-8)  # Eq. (14); the linear equations cost a few digits
 
@@ -100,7 +102,7 @@ def test_where_every_newton_matrix_is_the_metric_it_is_constant_preconditioning(
 @metrics
 def test_a_single_particle_takes_a_newton_step(metric, key):
     source, hessians = problem(key)
-    alone = sk.Scored(source.points[:1], source.scores[:1], jnp.ones(1))
+    alone = sk.kernels.Scored(source.points[:1], source.scores[:1], jnp.ones(1))
     direction = jit(newton_velocity)(sk.RBF(1.3), metric, alone, hessians[:1], jnp.asarray(1e-14))
     assert_close(direction[0], jnp.linalg.solve(hessians[0], alone.scores[0]))
 

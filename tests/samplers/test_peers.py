@@ -42,7 +42,7 @@ BLACKJAX = np.array(
 
 def test_vanilla_trajectory_is_that_of_blackjax():
     start = 2 * jnp.sin(1 + jnp.arange(14.0).reshape(7, 2))
-    result = sk.fit(jr.key(0), banana, sk.svgd(sk.RBF(0.75), optimiser=0.3), start, num_steps=20)
+    result = sk.fit(jr.key(0), banana, sk.svgd(sk.RBF(0.75), optimizer=0.3), start, num_steps=20)
     np.testing.assert_allclose(result.particles, BLACKJAX, rtol=1e-10)
 
 
@@ -91,7 +91,7 @@ def steps_of(sampler, points, num_steps: int, log_density=curved):
 
 
 def test_the_default_is_the_update_of_liu_and_wang(points):
-    before, after = steps_of(sk.svgd(optimiser=optax.sgd(1.0)), points, 1)
+    before, after = steps_of(sk.svgd(optimizer=optax.sgd(1.0)), points, 1)
     expected = svgd_velocity(points, curved_scores(points), median_bandwidth(points), np.eye(2))
     np.testing.assert_allclose(after - before, expected, rtol=1e-10)
 
@@ -138,7 +138,7 @@ def test_the_score_of_a_positive_parameter_has_the_jacobian():
 def test_a_graphical_kernel_takes_curvature(points):
     rule = sk.matrix_svgd("average", sk.Hessian(), sk.Graphical.coordinatewise(sk.RBF(), 2)).rule
     target = sk.LogDensity(curved).bind(jnp.zeros(2))
-    source = sk.Scored.uniform(jnp.asarray(points), jnp.asarray(curved_scores(points)))
+    source = sk.kernels.Scored.uniform(jnp.asarray(points), jnp.asarray(curved_scores(points)))
 
     @jax.jit
     def both(source):
@@ -177,7 +177,7 @@ def test_the_derivative_of_the_imq_profile_is_its_derivative():
 def test_runs_leave_nothing_behind_for_one_another(points):
     sampler = sk.svgd()
     before = steps_of(sampler, points, 2)
-    steps_of(sampler, points[:3] + 3.0, 2)  # another bandwidth, another optimiser state, another trace
+    steps_of(sampler, points[:3] + 3.0, 2)  # another bandwidth, another optimizer state, another trace
     np.testing.assert_allclose(steps_of(sampler, points, 2), before, rtol=1e-12)
     assert sampler.rule.kernel.scalar.bandwidth == sk.Median()
 
@@ -188,7 +188,7 @@ def test_the_arrays_of_the_caller_are_not_written_to(points):
     for array in given.values():
         array.flags.writeable = False
     kept = jax.tree.map(np.copy, given)
-    sampler = sk.matrix_svgd("mixture", sk.Hessian(diagonal=True), sk.Linear(), anchors=given["anchors"])
+    sampler = sk.matrix_svgd("mixture", sk.Hessian(diagonal=True), sk.kernels.Linear(), anchors=given["anchors"])
     target = sk.Posterior(
         lambda x: -0.5 * x @ given["hessian"] @ x, lambda x, row: -0.5 * (row - jnp.sum(x)) ** 2, len(given["data"])
     )

@@ -17,7 +17,7 @@ from tests.cases import over
 
 class SamplerCase(NamedTuple):
     name: str
-    make: Callable[[int, int], sk.AbstractSampler]
+    make: Callable[[int, int], sk.samplers.AbstractSampler]
     """The sampler for n particles in d dimensions."""
     equivariant: bool = True
     """Whether the particles are treated alike: not where the noise, or the choice of anchors, goes by their order."""
@@ -43,7 +43,7 @@ def places(d: int) -> np.ndarray:
 SAMPLERS = [
     SamplerCase("svgd, rbf", lambda n, d: sk.svgd()),
     SamplerCase("svgd, imq", lambda n, d: sk.svgd(sk.IMQ())),
-    SamplerCase("svgd, linear", lambda n, d: sk.svgd(sk.Linear())),
+    SamplerCase("svgd, linear", lambda n, d: sk.svgd(sk.kernels.Linear())),
     SamplerCase("svgd, graphical", lambda n, d: sk.svgd(sk.Graphical.coordinatewise(sk.RBF(), d))),
     SamplerCase("svgd, function", lambda n, d: sk.svgd(matrix_kernel)),
     SamplerCase("average", lambda n, d: sk.matrix_svgd("average", sk.Hessian())),
@@ -51,7 +51,7 @@ SAMPLERS = [
         "average, diagonal, decayed, refreshed",
         lambda n, d: sk.matrix_svgd("average", sk.Hessian(diagonal=True), decay=0.9, refresh_every=3),
     ),
-    SamplerCase("untuned", lambda n, d: sk.Untuned(sk.DenseMetric.of(2.0 * jnp.eye(d)), 100)),
+    SamplerCase("untuned", lambda n, d: sk.samplers.AutoSVGD(sk.linalg.DenseMetric.of(2.0 * jnp.eye(d)), 100)),
     SamplerCase("mixture", lambda n, d: sk.matrix_svgd("mixture", sk.Hessian())),
     SamplerCase(
         "mixture, anchors by number, refreshed",
@@ -172,12 +172,12 @@ def test_smallest_problems_move_by_finite_numbers(case: SamplerCase, n: int, d: 
 
 
 @pytest.mark.parametrize(
-    "optimiser",
+    "optimizer",
     [optax.adam(0.1), optax.sgd(0.1, momentum=0.9), optax.rmsprop(0.1), optax.sgd(optax.cosine_decay_schedule(0.1, 9))],
     ids=["adam", "momentum", "rmsprop", "schedule"],
 )
-def test_step_rules_of_optax_work_under_strict_promotion_of_types(optimiser, key):
-    sampler, target, points = sk.svgd(optimiser=optimiser), target_in(D, jnp.float32), jnp.ones((N, D), jnp.float32)
+def test_step_rules_of_optax_work_under_strict_promotion_of_types(optimizer, key):
+    sampler, target, points = sk.svgd(optimizer=optimizer), target_in(D, jnp.float32), jnp.ones((N, D), jnp.float32)
     state = sampler.init(target, points)
     after, _ = jax.eval_shape(lambda state: sampler.step(key, state, target), state)
     assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)

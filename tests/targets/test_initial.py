@@ -42,9 +42,9 @@ def test_prior_draws_are_the_draws_of_the_split_keys(key):
             np.testing.assert_allclose(particles[name][i], value, rtol=1e-14)
 
 
-def test_gaussian_draws_have_the_centre_and_the_scale_they_were_given(key):
-    centre = {"a": jnp.asarray(1.0), "b": jnp.array([-2.0])}
-    particles = sk.initial.gaussian(key, centre, MANY, 0.3)
+def test_gaussian_draws_have_the_center_and_the_scale_they_were_given(key):
+    center = {"a": jnp.asarray(1.0), "b": jnp.array([-2.0])}
+    particles = sk.initial.gaussian(key, center, MANY, 0.3)
     assert {name: leaf.shape for name, leaf in particles.items()} == {"a": (MANY,), "b": (MANY, 1)}
     points = np.column_stack([particles["a"], particles["b"]])
     assert_moments(points, np.array([1.0, -2.0]), 0.09 * np.eye(2))
@@ -52,15 +52,15 @@ def test_gaussian_draws_have_the_centre_and_the_scale_they_were_given(key):
 
 def test_gaussian_draws_lie_inside_their_support(key):
     support = {"scale": sk.positive, "parts": sk.simplex}
-    centre = {"scale": jnp.asarray(2.0), "parts": jnp.array([0.2, 0.3, 0.5])}
-    particles = sk.initial.gaussian(key, centre, MANY, 2.0, support=support)
+    center = {"scale": jnp.asarray(2.0), "parts": jnp.array([0.2, 0.3, 0.5])}
+    particles = sk.initial.gaussian(key, center, MANY, 2.0, support=support)
     assert np.all(particles["scale"] > 0)
     assert_moments(np.log(particles["scale"])[:, None], np.log([2.0]), np.array([[4.0]]))
     np.testing.assert_allclose(np.sum(particles["parts"], axis=1), np.ones(MANY), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gaussian_draws_keep_the_precision_of_the_centre(dtype, key):
+def test_gaussian_draws_keep_the_precision_of_the_center(dtype, key):
     assert sk.initial.gaussian(key, np.zeros(2, dtype), 3).dtype == dtype
 
 
@@ -89,7 +89,7 @@ def test_mode_of_a_positive_parameter_is_that_of_its_logarithm(start, key):
         (lambda key: sk.initial.gaussian(key, jnp.zeros(2), 3, scale=0.0), ["`scale`", "positive", "0.0"]),
         (
             lambda key: sk.initial.gaussian(key, -jnp.ones(2), 3, support=sk.positive),
-            ["`centre`", "support", "GreaterThan"],
+            ["`center`", "support", "GreaterThan"],
         ),
         (lambda key: sk.initial.around_mode(key, gaussian, jnp.zeros(2), 0), ["`num_particles`", "at least 1", "0"]),
         (
@@ -116,7 +116,7 @@ def test_mode_of_a_positive_parameter_is_that_of_its_logarithm(start, key):
         "no draws",
         "no particles",
         "scale",
-        "centre",
+        "center",
         "no number",
         "start",
         "nan",

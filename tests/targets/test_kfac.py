@@ -8,7 +8,6 @@ import scipy.linalg
 from scipy.special import softmax
 
 import steinkern as sk
-from tests.core.test_operators import dense_matrix
 from tests.kfac_cases import (
     CURVED,
     LINEAR,
@@ -29,6 +28,7 @@ from tests.kfac_cases import (
     flat,
     measured_in,
 )
+from tests.linalg.test_operators import dense_matrix
 
 # ------------------------------------------------------------------------------------------------ where KFAC is exact
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from tests.core.test_operators import dense_matrix, largest_array
 from tests.kfac_cases import (
     NOISY,
     NUM_DATA,
@@ -30,6 +29,7 @@ from tests.kfac_cases import (
     measured,
     measured_in,
 )
+from tests.linalg.test_operators import dense_matrix, largest_array
 
 pytestmark = pytest.mark.thorough
 
@@ -75,10 +75,10 @@ def one_example(generator) -> Example:
 @pytest.mark.parametrize(
     ("make", "parts", "wrapped"),
     [
-        pytest.param(partial(eqx.nn.MLP, 3, 1, 4, 2), [sk.Kronecker] * 3, lambda model: model, id="an MLP"),
+        pytest.param(partial(eqx.nn.MLP, 3, 1, 4, 2), [sk.linalg.Kronecker] * 3, lambda model: model, id="an MLP"),
         pytest.param(
             Mixed,
-            [sk.Dense, *[sk.Kronecker] * 2, sk.Stack, sk.Kronecker],
+            [sk.linalg.Dense, *[sk.linalg.Kronecker] * 2, sk.linalg.Stack, sk.linalg.Kronecker],
             eqx.filter_jit,
             id="mixed, in a jitted model",
         ),
@@ -195,9 +195,9 @@ def test_weights_that_cannot_be_followed_are_refused_by_their_path(name, generat
 def test_a_way_out_is_the_diagonal_of_these_weights(generator):
     call, _ = UNFOLLOWED["transposed as if outputs were inputs"]
     point, data = SQUARE.draw(generator, 2)
-    rules = {"layers.0": sk.DiagonalBlock()}
+    rules = {"layers.0": sk.kfac.DiagonalBlock()}
     outcome = compared(calling(call), sk.Gaussian(), SQUARE.target, point, data, rules=rules)
-    assert isinstance(outcome.kfac.parts[0], sk.Diagonal)
+    assert isinstance(outcome.kfac.parts[0], sk.linalg.Diagonal)
     assert_close(outcome.kfac.parts[0].entries, np.diagonal(outcome.fisher)[:12])
 
 
@@ -207,7 +207,7 @@ class Stacked(eqx.Module):
     layers: eqx.nn.Linear
 
     def __init__(self, *, key):
-        self.layers = eqx.filter_vmap(lambda own: eqx.nn.Linear(3, 3, key=own))(jr.split(key, 3))
+        self.layers = eqx.filter_vmap(lambda key: eqx.nn.Linear(3, 3, key=key))(jr.split(key, 3))
 
     def __call__(self, x):
         return jax.lax.scan(lambda x, layer: (layer(x), None), x, self.layers)[0]
@@ -237,9 +237,9 @@ class Attentive(eqx.Module):
 
 def test_a_layer_of_ones_own_has_the_rule_that_is_given(generator):
     parameters, target, model = partitioned(filled(generator, Attentive))
-    rules = {Attentive: (sk.KroneckerBlock("kernel", "offset", output_axis=-1), sk.ExactBlock("gain"))}
+    rules = {Attentive: (sk.kfac.KroneckerBlock("kernel", "offset", output_axis=-1), sk.kfac.ExactBlock("gain"))}
     outcome = compared(model, sk.Bernoulli(), target, flat(parameters), one_example(generator), rules=rules)
-    assert [type(part) for part in outcome.kfac.parts] == [sk.Kronecker, sk.Dense]
+    assert [type(part) for part in outcome.kfac.parts] == [sk.linalg.Kronecker, sk.linalg.Dense]
     assert_exact(outcome)
 
 
@@ -251,20 +251,20 @@ def test_a_large_array_without_a_rule_is_refused_by_its_path(generator):
 
 
 BAD_RULES = {
-    "no dictionary": ([sk.DiagonalBlock()], "`rules` must be a dictionary"),
-    "no type": ({3: sk.DiagonalBlock()}, "`rules` must have types of layers or paths for keys, got 3"),
+    "no dictionary": ([sk.kfac.DiagonalBlock()], "`rules` must be a dictionary"),
+    "no type": ({3: sk.kfac.DiagonalBlock()}, "`rules` must have types of layers or paths for keys, got 3"),
     "no block": ({"layers": "diagonal"}, "`rules` must hold blocks such as `KroneckerBlock"),
-    "no such path": ({"layer": sk.DiagonalBlock()}, r"`rules` must name paths among layers\.0\.weight"),
+    "no such path": ({"layer": sk.kfac.DiagonalBlock()}, r"`rules` must name paths among layers\.0\.weight"),
     "two blocks for one array": (
-        {eqx.nn.Linear: (sk.ExactBlock("weight"), sk.DiagonalBlock())},
+        {eqx.nn.Linear: (sk.kfac.ExactBlock("weight"), sk.kfac.DiagonalBlock())},
         "`rules` must put every array into one block",
     ),
-    "units of several sizes": ({"layers.0": sk.UnitwiseBlock()}, "`UnitwiseBlock` needs arrays of equal size"),
+    "units of several sizes": ({"layers.0": sk.kfac.UnitwiseBlock()}, "`UnitwiseBlock` needs arrays of equal size"),
     "a bias before its weights": (
-        {eqx.nn.Linear: sk.KroneckerBlock("bias", "weight")},
+        {eqx.nn.Linear: sk.kfac.KroneckerBlock("bias", "weight")},
         "`KroneckerBlock` needs weights that come before their bias",
     ),
-    "weights of one axis": ({"layers.0.bias": sk.KroneckerBlock()}, "needs weights of at least two axes"),
+    "weights of one axis": ({"layers.0.bias": sk.kfac.KroneckerBlock()}, "needs weights of at least two axes"),
 }
 
 
@@ -277,7 +277,7 @@ def test_rules_that_are_none_are_refused(name, generator):
             lambda point: sk.KFAC(SQUARE.output, sk.Gaussian(), rules=rules)(SQUARE.target, point, data), point
         )
     with pytest.raises(ValueError, match="`output_axis` must be 0"):
-        sk.KroneckerBlock("weight", output_axis=1)
+        sk.kfac.KroneckerBlock("weight", output_axis=1)
 
 
 def test_parameters_without_a_linear_layer_are_refused():

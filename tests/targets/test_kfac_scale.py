@@ -9,10 +9,10 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
-from steinkern.core.pieces import LONG
+from steinkern.core._xla import LONG
 from steinkern.targets.kfac.factors import second_moment, second_moment_with_ones
-from tests.core.test_operators import dense_matrix, largest_array
 from tests.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
+from tests.linalg.test_operators import dense_matrix, largest_array
 
 pytestmark = pytest.mark.thorough
 
@@ -20,9 +20,9 @@ BINARY = Case("relu and logits", sk.Bernoulli(), jax.nn.relu)
 KNOWN = Case("tanh and known noise", sk.Gaussian(0.7), jnp.tanh)
 
 
-def options(case: Case, **given):
+def options(case: Case, **keywords):
     def curvature(point, data):
-        return measured(case.output, case.likelihood, case.target, point, data, **given)
+        return measured(case.output, case.likelihood, case.target, point, data, **keywords)
 
     return curvature
 
@@ -58,9 +58,9 @@ def test_one_draw_costs_one_backward_pass_whatever_the_number_of_outputs(generat
     case = Case("wide", sk.Categorical(), jax.nn.relu, (8, width, outputs))
     point, data = case.draw(generator, examples)
 
-    def largest(**given):
+    def largest(**keywords):
         return largest_array(
-            lambda point: sk.KFAC(case.output, case.likelihood, **given)(case.target, point, data), point
+            lambda point: sk.KFAC(case.output, case.likelihood, **keywords)(case.target, point, data), point
         )
 
     assert largest() == examples * outputs * width
@@ -70,7 +70,7 @@ def test_one_draw_costs_one_backward_pass_whatever_the_number_of_outputs(generat
 class Silent(sk.Gaussian):
     """Draws no labels."""
 
-    sample = sk.AbstractLikelihood.sample
+    sample = sk.targets.AbstractLikelihood.sample
 
 
 def test_a_likelihood_that_draws_no_labels_says_so(generator):
@@ -90,9 +90,9 @@ def test_numbers_that_are_none_are_refused(name, value):
 def test_on_some_examples_curvature_is_that_of_a_batch_of_them(examples, rows, generator):
     """Evenly spaced ones, which stand for all."""
     point, data = RELU.draw(generator, 7)
-    found = options(RELU, examples=examples)(point, data)
+    actual = options(RELU, examples=examples)(point, data)
     expected = options(RELU)(point, jax.tree.map(lambda leaf: leaf[np.array(rows)], data))
-    for part, other in zip(found.parts, expected.parts, strict=True):
+    for part, other in zip(actual.parts, expected.parts, strict=True):
         assert_close(dense_matrix(part), dense_matrix(other))
 
 
@@ -110,8 +110,8 @@ def test_rows_with_a_one_are_those_that_have_a_column_of_ones(count, largest, ke
     rows = jr.normal(key, (count, 5))
     with_ones = jnp.concatenate([rows, jnp.ones((count, 1))], axis=1)
     expected = dense_matrix(second_moment(with_ones, jnp.asarray(0.3), largest))
-    found = dense_matrix(second_moment_with_ones(rows, jnp.asarray(0.3), largest))
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * count)
+    actual = dense_matrix(second_moment_with_ones(rows, jnp.asarray(0.3), largest))
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9 * count)
 
 
 def test_large_sides_are_cut_into_blocks(generator):
@@ -119,7 +119,7 @@ def test_large_sides_are_cut_into_blocks(generator):
     whole, cut = (options(RELU, largest_side=side)(point, data) for side in (5, 2))
     for part, other in zip(whole.parts, cut.parts, strict=True):
         for side in ("left", "right"):
-            dense, blocks = (dense_matrix(getattr(own, side)) for own in (part, other))
+            dense, blocks = (dense_matrix(getattr(each, side)) for each in (part, other))
             assert_close(blocks, np.where(blocks != 0, dense, 0))
             assert np.all(blocks[:2, :2] != 0)
             if len(blocks) > 2:

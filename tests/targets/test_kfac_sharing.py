@@ -11,7 +11,6 @@ import scipy.linalg
 
 import steinkern as sk
 from steinkern.targets.kfac import recording
-from tests.core.test_operators import dense_matrix
 from tests.kfac_cases import (
     NUM_DATA,
     PRIOR_PRECISION,
@@ -25,6 +24,7 @@ from tests.kfac_cases import (
     measured,
 )
 from tests.kfac_networks import NETWORKS, Calls, Linear, NetworkCase, Pair, convolutional, defined_blocks
+from tests.linalg.test_operators import dense_matrix
 
 pytestmark = pytest.mark.thorough
 
@@ -50,15 +50,15 @@ def examples(x) -> Example:
     return Example(x, jnp.zeros(len(x)))
 
 
-def in_order(kfac: sk.Blocks) -> list[np.ndarray]:
+def in_order(kfac: sk.linalg.Blocks) -> list[np.ndarray]:
     """The Kronecker products of a curvature, those of groups one by one."""
-    found = []
+    products = []
     for part in kfac.parts:
-        if isinstance(part, sk.Kronecker):
-            found.append(dense_matrix(part))
-        elif isinstance(part, sk.Stack) and isinstance(part.parts, sk.Kronecker):
-            found += [dense_matrix(jax.tree.map(lambda leaf, i=i: leaf[i], part.parts)) for i in range(part.count)]
-    return found
+        if isinstance(part, sk.linalg.Kronecker):
+            products.append(dense_matrix(part))
+        elif isinstance(part, sk.linalg.Stack) and isinstance(part.parts, sk.linalg.Kronecker):
+            products += [dense_matrix(jax.tree.map(lambda leaf, i=i: leaf[i], part.parts)) for i in range(part.count)]
+    return products
 
 
 @pytest.mark.parametrize("case", NETWORKS, ids=lambda case: case.name)
@@ -82,10 +82,10 @@ def test_convolutions_as_products_of_patches_give_the_same_factors(case, generat
     weights, rest = eqx.partition(network, eqx.is_inexact_array)
     kfac = sk.KFAC(by_example(case.fast, rest), CATEGORICAL)
     arguments = posterior(weights), flat(weights), examples(data)
-    plain = in_order(eqx.filter_jit(lambda *own: kfac(*own))(*arguments))
+    plain = in_order(eqx.filter_jit(lambda *leaves: kfac(*leaves))(*arguments))
     multiplied = []
-    monkeypatch.setattr(recording, "_multiplies_patches", lambda: multiplied.append(True) or True)
-    by_patches = in_order(eqx.filter_jit(lambda *own: kfac(*own))(*arguments))
+    monkeypatch.setattr(recording, "convolves_by_patches", lambda: multiplied.append(True) or True)
+    by_patches = in_order(eqx.filter_jit(lambda *leaves: kfac(*leaves))(*arguments))
     for matrix, expected in zip(by_patches, plain, strict=True):
         np.testing.assert_allclose(matrix, expected, rtol=1e-9, atol=1e-12)
     assert bool(multiplied) != ("groups" in case.name or "depthwise" in case.name)
@@ -180,7 +180,7 @@ def test_reduce_is_exact_for_deep_linear_networks_with_a_gaussian_loss_of_the_me
     outcome = compared(*arguments, sharing="reduce")
     if "groups" in name:  # the Fisher information between groups is left out
         first = outcome.kfac.parts[0]
-        assert isinstance(first, sk.Stack)
+        assert isinstance(first, sk.linalg.Stack)
     assert_exact(outcome)
     expanded = compared(*arguments, sharing="expand")
     assert np.max(np.abs(dense_matrix(expanded.kfac) - exact_blocks(expanded))) > 1e-3
@@ -225,7 +225,7 @@ def test_normalisations_have_the_fisher_information_of_each_unit(name, sharing, 
         by_example(lambda net, x: net(x)), CATEGORICAL, posterior(network), flat(network), examples(x), sharing=sharing
     )
     norm = outcome.kfac.parts[0]
-    assert isinstance(norm, sk.Stack)
+    assert isinstance(norm, sk.linalg.Stack)
     assert norm.interleaved
     size = norm.size
     assert_close(dense_matrix(norm), exact_blocks(outcome)[:size, :size])
@@ -237,10 +237,10 @@ def test_a_diagonal_is_taken_where_it_is_asked_for(generator):
     model = by_example(lambda net, x: net(x))
     for key in (eqx.nn.LayerNorm, "norm"):
         outcome = compared(
-            model, CATEGORICAL, posterior(network), flat(network), examples(x), rules={key: sk.DiagonalBlock()}
+            model, CATEGORICAL, posterior(network), flat(network), examples(x), rules={key: sk.kfac.DiagonalBlock()}
         )
         norm = outcome.kfac.parts[0]
-        assert isinstance(norm, sk.Diagonal)
+        assert isinstance(norm, sk.linalg.Diagonal)
         assert_close(dense_matrix(norm), exact_blocks(outcome)[:8, :8])
 
 
@@ -282,7 +282,7 @@ def test_a_bias_that_is_not_simply_added_to_its_product_has_an_exact_block_of_it
     network, x = draw(generator, make, shape)
     outcome = compared(by_example(model), CATEGORICAL, posterior(network), flat(network), examples(x))
     bias = outcome.kfac.parts[which]
-    assert isinstance(bias, sk.Dense)
+    assert isinstance(bias, sk.linalg.Dense)
     assert bias.size == size
     start = sum(part.size for part in outcome.kfac.parts[:which])
     assert_close(bias.matrix, np.asarray(outcome.fisher)[start : start + size, start : start + size])

@@ -15,7 +15,7 @@ from scipy.special import expit, softmax
 
 import steinkern as sk
 from steinkern.targets.curvature import hessian_diagonal
-from tests.core.test_operators import largest_array
+from tests.linalg.test_operators import largest_array
 
 # ------------------------------------------------------------------------------------------------------- likelihoods
 
@@ -69,7 +69,7 @@ def test_fisher_is_the_expected_negative_hessian_over_labels(likelihood, labels,
     )
 
 
-class Correlated(sk.AbstractLikelihood):
+class Correlated(sk.targets.AbstractLikelihood):
     """A likelihood of one's own, with no formula for the root: normal noise of a singular precision matrix."""
 
     def log_prob(self, output, label):
@@ -138,12 +138,12 @@ class Model(NamedTuple):
     """A generalised linear model with a Gaussian prior."""
 
     name: str
-    likelihood: sk.AbstractLikelihood
+    likelihood: sk.targets.AbstractLikelihood
     outputs: int
     target: sk.Posterior
 
     @classmethod
-    def of(cls, name: str, likelihood: sk.AbstractLikelihood, outputs: int) -> "Model":
+    def of(cls, name: str, likelihood: sk.targets.AbstractLikelihood, outputs: int) -> "Model":
         def log_likelihood(parameters, example):
             return likelihood.log_prob(output(parameters, example), example.label)
 
@@ -288,8 +288,8 @@ def test_fisher_in_natural_parameters_is_the_hessian_and_reads_no_label(model, k
 
 @pytest.mark.every(2)
 @models(LOGISTIC, SOFTMAX)
-@pytest.mark.parametrize("centred", [False, True], ids=["uncentred", "centred"])
-def test_empirical_fisher_is_the_sum_over_examples_of_outer_products(model, centred, key):
+@pytest.mark.parametrize("centered", [False, True], ids=["uncentred", "centred"])
+def test_empirical_fisher_is_the_sum_over_examples_of_outer_products(model, centered, key):
     data, point = model.draw(key)
     mean, observe = {
         sk.Bernoulli: (expit, lambda label: label),
@@ -297,9 +297,9 @@ def test_empirical_fisher_is_the_sum_over_examples_of_outer_products(model, cent
     }[type(model.likelihood)]
     examples = zip(*map(np.asarray, data), strict=True)
     scores = [design.T @ (observe(label) - mean(design @ np.asarray(point))) for design, label in examples]
-    middle = np.mean(scores, axis=0) if centred else np.zeros(DIM)
+    middle = np.mean(scores, axis=0) if centered else np.zeros(DIM)
     expected = PRIOR_PRECISION * np.eye(DIM) + sum(np.outer(score - middle, score - middle) for score in scores)
-    actual = measure(sk.EmpiricalFisher(centred=centred), model.target, point, data).curvature
+    actual = measure(sk.EmpiricalFisher(centered=centered), model.target, point, data).curvature
     np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12)
 
 

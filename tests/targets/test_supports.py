@@ -17,14 +17,14 @@ from steinkern.targets.supports import Space
 
 class SupportCase(NamedTuple):
     name: str
-    support: sk.AbstractSupport
+    support: sk.targets.AbstractSupport
     inside: list
     outside: list
     coordinates: Callable[[jax.Array], jax.Array] = lambda value: value  # a chart of the values, as large as u
 
 
 SUPPORTS = [
-    SupportCase("real", sk.real, [-1e9, 0.0], [np.nan, np.inf]),
+    SupportCase("real", sk.targets.real, [-1e9, 0.0], [np.nan, np.inf]),
     SupportCase("positive", sk.positive, [1e-9, 5.0], [1.0, 0.0]),
     SupportCase("greater than", sk.greater_than(-1.5), [-1.4, 5.0], [2.0, -1.5]),
     SupportCase("less than", sk.less_than(2.0), [-5.0, 1.9], [1.0, 2.0]),
@@ -132,19 +132,25 @@ class SpaceCase(NamedTuple):
     name: str
     particle: Any
     support: Any
-    expected: list[sk.AbstractSupport]  # in the order of the leaves
+    expected: list[sk.targets.AbstractSupport]  # in the order of the leaves
 
 
 SPACES = [
     SpaceCase("dictionary", {"a": A, "b": B}, {"b": sk.simplex, "a": sk.positive}, [sk.positive, sk.simplex]),
-    SpaceCase("missing keys", {"a": A, "b": B, "c": A}, {"b": sk.simplex}, [sk.real, sk.simplex, sk.real]),
-    SpaceCase("ordered dictionary", OrderedDict(b=B, a=A), {"a": sk.positive}, [sk.real, sk.positive]),
-    SpaceCase("default dictionary", defaultdict(list, b=B, a=A), {"a": sk.positive}, [sk.positive, sk.real]),
-    SpaceCase("list", [B, A, A], [sk.simplex, sk.positive, None], [sk.simplex, sk.positive, sk.real]),
+    SpaceCase(
+        "missing keys", {"a": A, "b": B, "c": A}, {"b": sk.simplex}, [sk.targets.real, sk.simplex, sk.targets.real]
+    ),
+    SpaceCase("ordered dictionary", OrderedDict(b=B, a=A), {"a": sk.positive}, [sk.targets.real, sk.positive]),
+    SpaceCase("default dictionary", defaultdict(list, b=B, a=A), {"a": sk.positive}, [sk.positive, sk.targets.real]),
+    SpaceCase("list", [B, A, A], [sk.simplex, sk.positive, None], [sk.simplex, sk.positive, sk.targets.real]),
     SpaceCase("namedtuple", Pair(A, B), Pair(sk.positive, sk.simplex), [sk.positive, sk.simplex]),
     SpaceCase("module", Module(A, B), Module(sk.positive, sk.simplex), [sk.positive, sk.simplex]),
-    SpaceCase("subtree", {"a": {"x": A, "y": [A]}, "b": B}, {"a": sk.positive}, [sk.positive, sk.positive, sk.real]),
-    SpaceCase("nested", [{"a": A, "b": (A, B)}], [{"b": (sk.positive, None)}], [sk.real, sk.positive, sk.real]),
+    SpaceCase(
+        "subtree", {"a": {"x": A, "y": [A]}, "b": B}, {"a": sk.positive}, [sk.positive, sk.positive, sk.targets.real]
+    ),
+    SpaceCase(
+        "nested", [{"a": A, "b": (A, B)}], [{"b": (sk.positive, None)}], [sk.targets.real, sk.positive, sk.targets.real]
+    ),
     SpaceCase("all of it", {"a": A, "b": [B, A]}, sk.positive, [sk.positive] * 3),
     SpaceCase("bare array", B, sk.simplex, [sk.simplex]),
 ]
@@ -175,11 +181,11 @@ def test_log_jacobian_of_a_space_is_the_sum_over_its_leaves(key):
     np.testing.assert_allclose(space.log_jacobian(vector), expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize("support", [None, {}, sk.real])
+@pytest.mark.parametrize("support", [None, {}, sk.targets.real])
 def test_without_a_support_the_space_is_the_layout(support):
     particle = {"a": A, "b": B}
     space = Space.of(particle, support)
-    vector = sk.Layout.of(particle).ravel(particle)
+    vector = sk.targets.Layout.of(particle).ravel(particle)
     np.testing.assert_array_equal(space.unconstrain(particle), vector)
     assert space.log_jacobian(vector) == 0
 
@@ -191,7 +197,12 @@ def test_without_a_support_the_space_is_the_layout(support):
         pytest.param([{"a": A}], [{"c": None}], r"`support\[0\]` names \['c'\]", id="unknown key, nested"),
         pytest.param({"a": A}, {"a": "positive"}, "`support.* must be a support.*got str", id="not a support"),
         pytest.param([A, A], [sk.positive], "`support.* shaped like the parameters", id="too few"),
-        pytest.param([A, A], (sk.positive, None), "`support.* shaped like.*tuple beside list", id="another container"),
+        pytest.param(
+            [A, A],
+            (sk.positive, None),
+            "`support.*tuple where the parameters have list",
+            id="another container",
+        ),
         pytest.param(A, {"a": sk.positive}, "`support.* shaped like the parameters", id="container for an array"),
         pytest.param({"a": jnp.array(0.5)}, {"a": sk.simplex}, "axis", id="simplex of a number"),
         pytest.param({"a": jnp.array(0.5)}, {"a": sk.ordered}, "axis", id="ordered number"),

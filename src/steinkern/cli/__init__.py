@@ -1,78 +1,35 @@
-"""The `steinkern` command. A subcommand is imported when it is used, so that `steinkern --version` imports no JAX."""
+"""The `steinkern` command: `sample` and `report`."""
 
-import importlib
 import os
-import sys
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Annotated, Any
+
+import jax
 
 from ..core.extras import install_command
 
 try:
     import typer
-    import typer.core
-    import typer.main
 except ImportError as error:
     raise SystemExit(f"the steinkern command needs typer: {install_command('cli')}") from error
 
 from .. import __version__
-from .._moved import read_environment
-from ..core.terminal import printable, say
+from ..results.result import DivergedError
+from .reporting import report
+from .sampling import sample
 
 _TRACEBACK = "STEINKERN_TRACEBACK"
-_SUBCOMMANDS = {
-    "sample": "sampling",
-    "report": "reporting",
-    "reproduce": "studies",
-    "data": "datasets",
-}
-"""For each subcommand the module that holds it, by the same name: a function, or a `typer.Typer`."""
-
-
-class _Root(typer.core.TyperGroup):
-    """The group of all commands; Ctrl-C ends any of them with exit code 130."""
-
-    def __init__(self, **settings: Any):
-        super().__init__(**settings)
-        names: Any = dict.fromkeys(_SUBCOMMANDS)  # without the commands themselves, which `get_command` imports
-        self.commands = names
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _SUBCOMMANDS:
-            return None
-        if self.commands[cmd_name] is None:
-            self.commands[cmd_name] = _load_subcommand(cmd_name)
-        return self.commands[cmd_name]
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            say("Interrupted.", error=True)
-            raise typer.Exit(130) from None
-
-
-def _load_subcommand(name: str) -> Any:
-    """Import a subcommand, and with it JAX."""
-    read_environment()
-    found = getattr(importlib.import_module(f"{__name__}.{_SUBCOMMANDS[name]}"), name)
-    if not isinstance(found, typer.Typer):
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name)(found)
-        found = single
-    command = typer.main.get_command(found)
-    command.name = name
-    return command
-
 
 app = typer.Typer(
-    cls=_Root,
     help="Stein variational inference with matrix-valued kernels.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain text keeps the lines of examples and their brackets
+    rich_markup_mode=None,  # plain text keeps the lines and brackets of the examples
 )
+app.command()(sample)
+app.command()(report)
 
 
 def main() -> None:
@@ -83,33 +40,29 @@ def main() -> None:
     """
     try:
         app()
-    except MemoryError:
-        say("steinkern: there is not enough memory for this.", error=True)
-        raise SystemExit(2) from None
     except Exception as error:
-        if _is_foreseen(error):
-            say(f"steinkern: {printable(error)}", error=True)
-            raise SystemExit(2) from None
-        if os.environ.get(_TRACEBACK):
+        expected = isinstance(error, (ValueError, OSError, ImportError, MemoryError, DivergedError))
+        if os.environ.get(_TRACEBACK) and not expected:
             raise
-        say(
-            f"steinkern: {type(error).__name__}: {printable(error)} (unexpected: set {_TRACEBACK}=1 to see the "
-            "traceback, and report it unless it comes from your own file)",
-            error=True,
-        )
-        raise SystemExit(3) from None
+        text = " ".join(str(error).split())
+        if not expected:
+            text = f"{type(error).__name__}: {text} (unexpected: {_TRACEBACK}=1 shows the traceback; report it)"
+        typer.echo(f"steinkern: {text or type(error).__name__}", err=True)
+        raise SystemExit(2 if expected else 3) from None
 
 
-def _is_foreseen(error: Exception) -> bool:
-    """Whether an error is about the input. `DivergedError` is known only where its module has been imported."""
-    result = sys.modules.get("steinkern.results.result")
-    diverged = () if result is None else (result.DivergedError,)
-    return isinstance(error, (ValueError, OSError, ImportError, *diverged))
+def cache_programs() -> None:
+    """Cache compiled programs on disk for the next process, unless the caller has set a directory."""
+    config: Any = jax.config
+    if not config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "steinkern"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        say(f"steinkern {__version__}, jax {version_of('jax')}")
+        typer.echo(f"steinkern {__version__}, jax {version_of('jax')}")
         raise typer.Exit
     return wanted
 
@@ -121,3 +74,5 @@ def _root(
     ] = False,
 ) -> None:
     """Stein variational inference with matrix-valued kernels."""
+    jax.config.update("jax_enable_x64", True)  # before a file creates arrays
+    cache_programs()

@@ -1,6 +1,5 @@
 """The files that `steinkern sample` writes: the particles alone, or a directory with the whole result."""
 
-import errno
 import importlib.util
 import json
 import os
@@ -13,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from ..core.archive import replacing
 from ..core.extras import install_command
-from ..core.files import replace_file, replacing
 from ..core.types import Batch
 from ..results.result import Result
-from . import run
 
+PAGE = "index.html"
 _SUFFIXES = (".npz", ".nc")
-_NEEDED_FOR_ARVIZ = ("arviz", "h5netcdf", "h5py")
+_ARVIZ_PACKAGES = ("arviz", "h5netcdf", "h5py")
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files of a run, whose page and checkpoints go into the same directory."""
+    """The files of a run; its page and checkpoints are in the same directory."""
 
-    given: Path
+    out: Path
     """The value of `--out`."""
     particles: Path
     result: Path | None = None
@@ -38,7 +37,6 @@ class Outputs:
     @classmethod
     def of(cls, out: Path) -> "Outputs":
         """The files of an `--out`, checked before the run: it is a directory, or a file ending in .npz or .nc."""
-        _check_path(out)
         if out.suffix in _SUFFIXES:
             outputs = cls(out, out)
             if out.suffix == ".nc" and (missing := _missing()):
@@ -53,7 +51,7 @@ class Outputs:
         else:
             arviz = None if _missing() else out / "posterior.nc"
             outputs = cls(out, out / "particles.npz", out / "sample.result", arviz)
-        for path in (*outputs.files, outputs.directory / run.NAME):
+        for path in outputs.files.values():
             if path.is_dir():
                 raise ValueError(f"`--out` {out} cannot be written: {path} is a directory. Choose another one.")
         return outputs
@@ -64,29 +62,28 @@ class Outputs:
         return self.particles.parent
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that a run replaces, the page among them."""
-        written = (self.particles, self.result, self.arviz, self.directory / run.PAGE)
-        return tuple(path for path in written if path is not None)
+    def checkpoint(self) -> Path:
+        """The directory of the run's checkpoints."""
+        return self.directory / "checkpoint"
 
-    def check_replaced(self, allowed: bool) -> None:
-        """Raise where existing files would be replaced, unless that is `allowed` and a recorded run wrote them."""
-        there = next((path for path in self.files if os.path.lexists(path)), None)
-        if there is not None and not allowed:
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that a run replaces, by their names on the terminal."""
+        named = {
+            "Particles": self.particles,
+            "Result, for steinkern.load": self.result,
+            "ArviZ": self.arviz,
+            "Page": self.directory / PAGE,
+        }
+        return {name: path for name, path in named.items() if path is not None}
+
+    def check_absent(self) -> None:
+        """Raise where a file exists that would be replaced."""
+        existing = next((path for path in self.files.values() if os.path.lexists(path)), None)
+        if existing is not None:
             raise ValueError(
-                f"`--out` {self.given} would replace what is there, {there}: give --restart to begin anew in its "
-                "place, or an --out in another directory."
-            )
-        written = run.written_files(self.directory)
-        foreign = [
-            path
-            for path in self.files
-            if os.path.lexists(path) and (written is None or (written and path.name not in written))
-        ]
-        if foreign:
-            raise ValueError(
-                f"`--out` {self.given} would replace {foreign[0]}, which no recorded run wrote. Move it away, or give "
-                "an --out in another directory."
+                f"`--out` {self.out} would replace {existing}: give --restart to start again and replace it, or an "
+                "--out in another directory."
             )
 
     def write(self, result: Result, data: Batch, key: Any) -> None:
@@ -106,26 +103,9 @@ class Outputs:
         if self.arviz is not None:
             _write_arviz(self.arviz, result, data, key)
 
-    def in_lines(self) -> str:
-        """What was written, a line for each file."""
-        named = {"Particles": self.particles, "Result, for steinkern.load": self.result, "ArviZ": self.arviz}
-        lines = {**named, "Page": self.directory / run.PAGE}
-        return "\n".join(f"{name}: {path}" for name, path in lines.items() if path is not None)
-
-
-def _check_path(out: Path) -> None:
-    """Raise where the system accepts no such path: it is too long, or has characters that names cannot have."""
-    try:
-        os.lstat(out / "particles.npz")
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise ValueError(f"`--out` must be a shorter path, got one of {len(str(out)):,} characters.") from error
-    except ValueError as error:  # a null character, or half of a surrogate pair
-        raise ValueError(f"`--out` must be a path, got {str(out)!a}.") from error
-
 
 def _missing() -> list[str]:
-    return [name for name in _NEEDED_FOR_ARVIZ if importlib.util.find_spec(name) is None]
+    return [name for name in _ARVIZ_PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def _write_arviz(path: Path, result: Result, data: Batch, key: Any) -> None:
@@ -134,14 +114,15 @@ def _write_arviz(path: Path, result: Result, data: Batch, key: Any) -> None:
         tree = result.to_arviz(data, key=key)
     tree["posterior"].attrs["settings"] = json.dumps(dict(result.settings), default=str)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}.") as scratch:
-        place = Path(scratch) / path.name
-        tree.to_netcdf(str(place), engine="h5netcdf")
-        replace_file(place, path)
+        temporary = Path(scratch) / path.name
+        tree.to_netcdf(str(temporary), engine="h5netcdf")
+        with replacing(path) as file:
+            file.write(temporary.read_bytes())
 
 
 def _write_npz(path: Path, result: Result) -> None:
     sites = {name: np.asarray(values) for name, values in result.target.sites(result.particles).items()}
-    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` does not accept all names
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` refuses sites called `file`
         for name, values in sites.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, values, allow_pickle=False)

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax.experimental import checkify
 
 from ..core.extras import install_command
-from ..core.files import machine_memory
 from ..core.types import Batch, Key, PyTree
 from ..targets import initial
 from ..targets.target import AbstractTarget, LogDensity
@@ -45,6 +44,12 @@ class Loaded:
             return initial.prior(key, self.start, number)
         return initial.gaussian(key, self.start, number, support=self.target.support)
 
+    def particle(self, key: Key) -> PyTree:
+        """One particle's value: the file's `START`, or a draw."""
+        if self.target.has_prior or callable(self.start):
+            return jax.tree.map(lambda leaf: leaf[0], self.particles(key, 1))
+        return self.start
+
     def try_out(self, particles: PyTree) -> None:
         """Check that the log density can be evaluated; its errors are reported in one line."""
         one = jax.tree.map(lambda leaf: leaf[0], particles)
@@ -53,10 +58,10 @@ class Loaded:
         try:
             jax.eval_shape(bound.log_density, bound.bound_space.unconstrain(one), bound.batch(data, None))
         except Exception as error:
-            said = " ".join(str(error).split("\n-----", 1)[0].split())
+            reason = " ".join(str(error).split("\n-----", 1)[0].split())
             raise ValueError(
                 f"`FILE.py:NAME` {self.name} raises {type(error).__name__} at parameters of the shapes "
-                f"{jax.tree.map(lambda leaf: tuple(leaf.shape), one)}: {said}"
+                f"{jax.tree.map(lambda leaf: tuple(leaf.shape), one)}: {reason}"
             ) from error
         if not self.target.has_prior:
             self._check_indices(bound, one, data)
@@ -69,33 +74,35 @@ class Loaded:
         """
         checked = jax.jit(checkify.checkify(bound.log_density, errors=checkify.index_checks))
         try:
-            said = checked(bound.bound_space.unconstrain(one), bound.batch(data, None))[0].get() or ""
+            message = checked(bound.bound_space.unconstrain(one), bound.batch(data, None))[0].get() or ""
         except Exception:  # a program that checkify does not support; `fit` checks the first particles too
             return
-        found = re.search(r"array of shape (\(.*?\)): (index .*? is out of bounds for axis \d+ with size \d+)", said)
+        match = re.search(r"array of shape (\(.*?\)): (index .*? is out of bounds for axis \d+ with size \d+)", message)
         shapes = {str(tuple(leaf.shape)) for leaf in jax.tree_util.tree_leaves(one)}
-        if found and found[1] in shapes:
+        if match and match[1] in shapes:
             raise ValueError(
-                f"`FILE.py:NAME` {self.name} asks for more parameters than it is given: {found[2]}. Give a larger "
+                f"`FILE.py:NAME` {self.name} asks for more parameters than it is given: {match[2]}. Give a larger "
                 "--dim, or a longer `START`."
             )
 
 
-def load(place: str, dim: int | None = None) -> Loaded:
+def load(argument: str, dim: int | None = None) -> Loaded:
     """Execute the file and return the target that `FILE.py:NAME` names.
 
     Args:
-        place: the file, a colon, and the name of a log density, a target or a model in it.
-        dim: start a log density of a vector of this length at 0, in place of the file's `START`.
+        argument: the file, a colon, and the name of a log density, a target or a model in it.
+        dim: start a log density of a vector of this length at 0, instead of at the file's `START`.
     """
-    file, colon, name = place.rpartition(":")
+    file, colon, name = argument.rpartition(":")
     if not colon or not name or not file:
-        raise ValueError(f"`FILE.py:NAME` must be a file and a name in it, such as {place or 'model.py'}:log_density.")
-    module = _execute(Path(file))
-    names = [own for own, value in vars(module).items() if not own.startswith("_") and _may_be_meant(value, module)]
-    if not hasattr(module, name):
         raise ValueError(
-            f"`FILE.py:NAME` names {name!r}, which {file} does not have. It has {', '.join(names) or 'nothing'}."
+            f"`FILE.py:NAME` must be a file and a name in it, such as {argument or 'model.py'}:log_density."
+        )
+    module = _execute(Path(file))
+    if not hasattr(module, name):
+        candidates = [key for key, value in vars(module).items() if key[0] != "_" and _is_candidate(value, module)]
+        raise ValueError(
+            f"`FILE.py:NAME` names {name!r}, which {file} does not have. It has {', '.join(candidates) or 'nothing'}."
         )
     return _as_loaded(name, getattr(module, name), module, dim)
 
@@ -113,77 +120,67 @@ def _execute(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ValueError(_what_went_wrong(path, error)) from error
+        raise ValueError(_describe_error(path, error)) from error
     finally:
         sys.path.pop(0)
     return module
 
 
-def _what_went_wrong(path: Path, error: BaseException) -> str:
+def _describe_error(path: Path, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         command = install_command(package) if package in _EXTRAS else f"pip install {package}"
         return f"{path} needs {package}, which is not installed: {command}"
-    own = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()
-    ]
-    line = getattr(error, "lineno", None) or (own[-1] if own else None)
-    said = " ".join(str(error).split()).rstrip(".")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()]
+    line = getattr(error, "lineno", None) or (frames[-1].lineno if frames else None)
     where = f" in line {line}" if line else ""
-    return f"{path} raises {type(error).__name__}{where}: {said}. Run it with Python to see more."
+    reason = " ".join(str(error).split()).rstrip(".")
+    return f"{path} raises {type(error).__name__}{where}: {reason}. Run it with Python to see more."
 
 
-def _may_be_meant(value: Any, module: ModuleType) -> bool:
-    """Whether a value in a file could be a target: a target, a model, or a function defined there."""
-    if isinstance(value, AbstractTarget) or _is_pymc(value):
-        return True
-    return (
-        callable(value) and not isinstance(value, type) and getattr(value, "__module__", "") in (module.__name__, None)
-    )
+def _is_candidate(value: Any, module: ModuleType) -> bool:
+    """Whether a value in a file may be a target: a target, a model, or a function defined there."""
+    function = callable(value) and not isinstance(value, type)
+    defined_here = function and getattr(value, "__module__", "") in (module.__name__, None)
+    return defined_here or isinstance(value, AbstractTarget) or _is_pymc(value)
 
 
 def _is_pymc(value: Any) -> bool:
     return type(value).__name__ == "Model" and type(value).__module__.startswith("pymc.")
 
 
-def _is_model(value: Any) -> bool:
-    """Whether a value has a prior: a PyMC model, a target with one, or a function without arguments."""
-    if isinstance(value, AbstractTarget):
-        return value.has_prior
-    return _is_pymc(value) or (callable(value) and not _required_arguments(value))
-
-
 def _as_loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Loaded:
     data, start = getattr(module, "DATA", None), getattr(module, "START", None)
-    if dim is not None and _is_model(value):
-        raise ValueError(f"`--dim` is for log densities; {name} is a model, and starts from its prior. Leave it out.")
+    needed = _required_arguments(value) if callable(value) else []
     if _is_pymc(value):
         from ..interop.pymc import from_model as from_pymc
 
-        return Loaded(name, from_pymc(value), None, None)
+        value = from_pymc(value)
+    elif callable(value) and not needed and not isinstance(value, AbstractTarget):
+        from ..interop.numpyro import from_model as from_numpyro
+
+        value = from_numpyro(value)
+    if isinstance(value, AbstractTarget) and value.has_prior:
+        if dim is not None:
+            raise ValueError(
+                f"`--dim` is for log densities; {name} is a model, and starts from its prior. Leave it out."
+            )
+        return Loaded(name, value, None, None)
     if isinstance(value, AbstractTarget):
-        if value.has_prior:
-            return Loaded(name, value, None, None)
         return Loaded(name, value, data, _start(name, start, dim))
     if not callable(value):
         raise ValueError(
             f"`FILE.py:NAME` names {name!r}, which is a {type(value).__name__}; it must be a log density, a function "
             "of the parameters, or a NumPyro model, a function of nothing."
         )
-    needed = _required_arguments(value)
-    if not needed:
-        from ..interop.numpyro import from_model as from_numpyro
-
-        return Loaded(name, from_numpyro(value), None, None)
     if len(needed) > (1 if data is None else 2):
         raise ValueError(
             f"`FILE.py:NAME` names {name!r}, a function of {', '.join(needed)}; it must take the parameters alone (and "
             "`DATA`, where the file has it), or nothing where it is a NumPyro model. Bind the rest: "
             f"functools.partial({name}, {needed[-1]}=...)."
         )
-    used = data if len(needed) == 2 else None
-    support = getattr(module, "SUPPORT", None)
-    return Loaded(name, LogDensity(value, support=support), used, _start(name, start, dim))
+    target = LogDensity(value, support=getattr(module, "SUPPORT", None))
+    return Loaded(name, target, data if len(needed) == 2 else None, _start(name, start, dim))
 
 
 def _required_arguments(function: Any) -> list[str]:
@@ -193,7 +190,7 @@ def _required_arguments(function: Any) -> list[str]:
     except (TypeError, ValueError):  # some compiled functions have no signature
         return ["parameters"]
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [own.name for own in parameters if own.default is own.empty and own.kind not in kinds]
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in kinds]
 
 
 def _start(name: str, start: Any, dim: int | None) -> Any:
@@ -202,8 +199,6 @@ def _start(name: str, start: Any, dim: int | None) -> Any:
             raise ValueError("`--dim` and the file's `START` exclude each other: leave one out.")
         if dim < 1:
             raise ValueError(f"`--dim` must be a whole number of at least 1, got {dim}.")
-        if 8 * dim > machine_memory():
-            raise ValueError(f"`--dim` {dim} is more than this machine's memory holds. Give the length of the vector.")
         return jnp.zeros(dim)
     if start is None:
         raise ValueError(

@@ -16,8 +16,10 @@ from .types import Batch, Key, PyTree, is_concrete
 
 LARGEST_ROUNDING = 0.01
 """The largest rounding error in float32, relative to a column's standard deviation; data that lose more are refused."""
-_CONSTANT = 1e-11  # a column of a smaller relative spread counts as constant up to rounding
-_FEW_ROWS = 3  # with fewer rows the spread of a column may be small by chance
+_CONSTANT_SPREAD = 1e-11
+"""The largest relative spread of a column that is constant up to rounding."""
+_MIN_ROWS = 3
+"""With fewer rows the spread of a column may be small by chance."""
 _X64 = "enable double precision (`jax.config.update('jax_enable_x64', True)`)"
 
 
@@ -33,12 +35,12 @@ def as_key(key: Any, name: str = "key") -> Key:
     raise ValueError(f"`{name}` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
 
 
-def as_concrete_key(key: Any, way_out: str = "") -> Key:
+def as_concrete_key(key: Any, hint: str = "") -> Key:
     """A PRNG key that is not traced, for a function that compiles programs itself and cannot run under `jit`."""
     if not (is_concrete(key) and is_concrete(jax.device_put(np.zeros(())))):  # under `jit` a constant is traced as well
         raise ValueError(
             "`key` must not be traced: the call runs compiled programs and branches on their results, so it cannot "
-            f"run under `jit` or `vmap`. {way_out}".rstrip()
+            f"run under `jit` or `vmap`. {hint}".rstrip()
         )
     return as_key(key)
 
@@ -57,25 +59,25 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
     except (TypeError, ValueError) as error:
         if isinstance(error, jax.errors.JAXTypeError):
             raise ValueError(f"`{name}` must be concrete arrays, got traced ones.") from error
-        raise ValueError(_not_numbers(name, value)) from error
+        raise ValueError(_describe_non_numeric(name, value)) from error
     if array.dtype.kind in "mM":
         raise ValueError(
             f"`{name}` must be numbers, got times ({array.dtype}). Subtract one of them and divide by a unit: "
             "`(times - times[0]) / np.timedelta64(1, 's')`."
         )
     if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
-        raise ValueError(_not_numbers(name, value))
+        raise ValueError(_describe_non_numeric(name, value))
     if array.dtype.char in "gG":  # extended precision, which JAX does not have
         array = array.astype(np.float64 if array.dtype.char == "g" else np.complex128)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _not_numbers(name: str, value: Any) -> str:
+def _describe_non_numeric(name: str, value: Any) -> str:
     text = " ".join(repr(value).split())
     shown = text if len(text) <= 100 else f"{text[:100]}…"
     texts = isinstance(value, np.ndarray) and value.dtype.kind in "OSTU"  # a column of a table, for example
-    way_out = " Encode texts as numbers, or leave them out." if texts else ""
-    return f"`{name}` must be an array of numbers, got {shown} of type {type(value).__name__}.{way_out}"
+    hint = " Encode texts as numbers, or leave them out." if texts else ""
+    return f"`{name}` must be an array of numbers, got {shown} of type {type(value).__name__}.{hint}"
 
 
 def as_array(name: str, value: Any) -> Array:
@@ -88,34 +90,33 @@ def as_array(name: str, value: Any) -> Array:
         value = jnp.asarray(value)
     if isinstance(value, jax.Array):
         if not (jnp.issubdtype(value.dtype, np.number) or value.dtype == np.bool_):
-            raise ValueError(_not_numbers(name, value))
+            raise ValueError(_describe_non_numeric(name, value))
         return value
     array = as_numpy(name, value)
-    kind = jax.dtypes.canonicalize_dtype(array.dtype)
-    if kind != array.dtype:
-        _check_narrowed(name, array, kind)
+    check_narrowed(name, array)
     return jax.device_put(np.array(array))  # a copy: on a CPU the array of JAX may share the memory
 
 
-def _check_narrowed(name: str, array: np.ndarray, kind: np.dtype) -> None:
-    """Raise where the narrower dtype `kind`, which JAX uses, cannot hold `array`."""
-    if array.size == 0:
+def check_narrowed(name: str, array: np.ndarray) -> None:
+    """Raise where an array of numbers does not fit into the dtype that JAX uses for it, as described in `as_array`."""
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    if array.size == 0 or dtype == array.dtype:
         return
     if array.dtype.kind in "iu":
-        limits, least, largest = np.iinfo(kind), int(array.min()), int(array.max())
+        limits, least, largest = np.iinfo(dtype), int(array.min()), int(array.max())
         if least < limits.min or largest > limits.max:
             raise ValueError(
-                f"`{name}` holds whole numbers from {least} to {largest}, which do not fit into {kind.name}, JAX's "
+                f"`{name}` holds whole numbers from {least} to {largest}, which do not fit into {dtype.name}, JAX's "
                 f"type for them here: they would wrap around. Subtract an offset, or {_X64}."
             )
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        narrow = array.astype(kind)
-    lost = np.isfinite(array) & ~np.isfinite(narrow)
-    if lost.any():
+        narrow = array.astype(dtype)
+    overflowed = np.isfinite(array) & ~np.isfinite(narrow)
+    if overflowed.any():
         raise ValueError(
-            f"`{name}` holds {array[lost].flat[0]}, which is beyond the range of {kind.name}. Divide it by a scale, or "
-            f"{_X64}."
+            f"`{name}` holds {array[overflowed].flat[0]}, which is beyond the range of {dtype.name}. Divide it by a "
+            f"scale, or {_X64}."
         )
     if array.dtype.kind == "f":
         _check_rounding(name, array, narrow)
@@ -123,18 +124,18 @@ def _check_narrowed(name: str, array: np.ndarray, kind: np.dtype) -> None:
 
 def _check_rounding(name: str, array: np.ndarray, narrow: np.ndarray) -> None:
     """Raise where `narrow`, which is `array` in float32, has too large a rounding error in a column."""
-    if array.ndim == 0 or len(array) < _FEW_ROWS:
+    if array.ndim == 0 or len(array) < _MIN_ROWS:
         return
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.max(np.abs(array - narrow), axis=0)
         spread, size = np.std(array, axis=0), np.max(np.abs(array), axis=0)
-        coarse = (error > LARGEST_ROUNDING * spread) & (spread > _CONSTANT * size)
+        coarse = (error > LARGEST_ROUNDING * spread) & (spread > _CONSTANT_SPREAD * size)
     if coarse.any():
-        place = np.unravel_index(int(np.argmax(coarse)), coarse.shape)
-        where = f" in column {place[0] if len(place) == 1 else tuple(map(int, place))}" if place else ""
+        index = np.unravel_index(int(np.argmax(coarse)), coarse.shape)
+        where = f" in column {index[0] if len(index) == 1 else tuple(map(int, index))}" if index else ""
         raise ValueError(
-            f"`{name}` loses its digits in float32: numbers near {size[place]:.6g}{where} with a standard deviation of "
-            f"{spread[place]:.2g} would be rounded by up to {error[place]:.2g}. Subtract an offset, as in `x - "
+            f"`{name}` loses its digits in float32: numbers near {size[index]:.6g}{where} with a standard deviation of "
+            f"{spread[index]:.2g} would be rounded by up to {error[index]:.2g}. Subtract an offset, as in `x - "
             f"x.mean(axis=0)`, or {_X64}."
         )
 
@@ -203,38 +204,33 @@ def _columns(table: Any) -> dict[str, np.ndarray]:
     return {name: table[name].to_numpy() for name in names}
 
 
-def as_concrete_data(data: Batch) -> Batch:
-    """Convert `data` to arrays and refuse traced ones, for functions that compile programs themselves."""
-    arrays = as_data(data)
-    check_concrete("data", arrays)
-    return arrays
-
-
-def check_concrete(name: str, tree: PyTree) -> None:
-    """Raise where a leaf of a pytree is traced."""
-    if not all(is_concrete(leaf) for leaf in jax.tree.leaves(tree)):
+def as_concrete(name: str, tree: PyTree) -> PyTree:
+    """Convert as `as_data` does and refuse traced arrays, for functions that compile programs themselves."""
+    arrays = as_arrays(name, with_columns(tree))
+    if not all(is_concrete(leaf) for leaf in jax.tree.leaves(arrays)):
         raise ValueError(
-            f"`{name}` must be concrete arrays, not traced: the call compiles a loop of its own, so it cannot run "
+            f"`{name}` must be concrete arrays, not traced: the call compiles its own loop, so it cannot run "
             "under `jit` or `vmap`."
         )
+    return arrays
 
 
 def as_points(name: str, value: Any) -> Float[Array, "n d"]:
     """A real floating-point array of shape (n, d) with n, d ≥ 1; traced arrays are accepted."""
     array = as_array(name, value)
     if array.ndim != 2:
-        way_out = " Write `x[:, None]` for points of one dimension." if array.ndim == 1 else ""
-        raise ValueError(f"`{name}` must have two axes, (n, d), got shape {array.shape}.{way_out}")
+        hint = " Write `x[:, None]` for points of one dimension." if array.ndim == 1 else ""
+        raise ValueError(f"`{name}` must have two axes, (n, d), got shape {array.shape}.{hint}")
     if 0 in array.shape:
         raise ValueError(f"`{name}` must hold at least one point of at least one coordinate, got shape {array.shape}.")
     if jnp.issubdtype(array.dtype, np.complexfloating):
         raise ValueError(f"`{name}` must be real numbers, got {array.dtype}.")
     if not jnp.issubdtype(array.dtype, np.floating):
-        kind = jnp.result_type(float)
-        if is_concrete(array) and kind == np.float32:
+        dtype = jnp.result_type(float)
+        if is_concrete(array) and dtype == np.float32:
             whole = np.asarray(array)
             _check_rounding(name, whole.astype(np.float64), whole.astype(np.float32))
-        return array.astype(kind)
+        return array.astype(dtype)
     return array
 
 

@@ -9,16 +9,13 @@ _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 def install_command(extra: str) -> str:
     """The command for an extra of the package, such as "pip install 'matplotlib>=3.9'".
 
-    It names the packages of the extra themselves, which installs them beside a clone as well as beside a release;
-    `steinkern[plot]` would look for a release.
+    It names the packages of the extra, which works for a clone as well: pip would look for a release of
+    `steinkern[plot]`.
     """
-    packages = [line.partition(";")[0].strip() for line in _requirements() if extra in _EXTRA.findall(line)]
+    try:
+        requirements = requires("steinkern") or []
+    except PackageNotFoundError:  # run from the source tree
+        requirements = []
+    packages = [line.partition(";")[0].strip() for line in requirements if extra in _EXTRA.findall(line)]
     quoted = [f"'{package}'" for package in packages] or [f"'steinkern[{extra}]'"]
     return f"pip install {' '.join(quoted)}"
-
-
-def _requirements() -> list[str]:
-    try:
-        return requires("steinkern") or []
-    except PackageNotFoundError:  # run from the source tree
-        return []

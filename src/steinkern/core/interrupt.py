@@ -20,14 +20,12 @@ class Interrupt:
 def interruptible(notice: str = "") -> Iterator[Interrupt]:
     """A context in which the first Ctrl-C sets `requested` and the second raises `KeyboardInterrupt`.
 
-    The first Ctrl-C also prints `notice` to the terminal, for loops that take a while to end.
-
-    Outside the main thread, where Python handles no signals, and where another handler is installed, Ctrl-C keeps its
-    behaviour.
+    The first Ctrl-C also prints `notice` to the terminal, for loops that take a while to end. Outside the main thread,
+    where Python handles no signals, and where another handler is installed, Ctrl-C is left alone.
     """
     interrupt = Interrupt()
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield interrupt
         return
 

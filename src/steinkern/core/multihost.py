@@ -1,7 +1,7 @@
 """Arrays and decisions that several processes share.
 
-No single process can read an array that lies on the devices of several. All processes must take part in the same
-computations in the same order, so every decision has to be the same on all of them.
+No process can read an array that lies on the devices of several. All processes run the same computations in the same
+order, so every decision must be the same on all of them.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 
 
 def on_host(array: Any) -> np.ndarray:
-    """An array as NumPy. Shares of other processes are gathered; every process must then make this call."""
+    """An array as NumPy. Shards of other processes are gathered, so every process must make this call."""
     if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
     return np.asarray(array)
@@ -27,7 +27,7 @@ def placed_like(array: np.ndarray, reference: Any) -> jax.Array:
 
 
 def put_on_devices(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Put an array, which every process has, on devices: each process writes the shares of its own devices."""
+    """Put an array, which every process has, on devices: each process writes the shards of its devices."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     numbers = on_host(array)
@@ -46,8 +46,8 @@ def any_process(several: bool, *answers: bool) -> list[bool]:
 
 def same_everywhere(several: bool, text: str) -> bool:
     """Whether all processes have the same text, such as a digest."""
-    letters = np.frombuffer(text.encode(), np.uint8)
-    return not several or bool((_all_of(letters) == letters[None, :]).all())
+    code = np.frombuffer(text.encode(), np.uint8)
+    return not several or bool((_all_of(code) == code[None, :]).all())
 
 
 def _all_of(values: Any) -> np.ndarray:

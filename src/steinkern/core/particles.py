@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .programs import compiled
 from .types import Points, PyTree, Vector, is_concrete
-
-_SPACINGS = 100  # with fewer float spacings in a standard deviation, rounding shows in the particles
 
 
 class Scored(eqx.Module):
@@ -81,6 +80,15 @@ class Layout(eqx.Module):
         parts = zip(self.names, self.shapes, strict=True)
         return tuple(coordinate for name, shape in parts for coordinate in coordinate_names(name, shape))
 
+    def coordinate_name(self, index: int) -> str:
+        """The name of one coordinate."""
+        for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
+            if index < size:
+                indices = ",".join(str(int(number)) for number in np.unravel_index(index, shape))
+                return f"{name or 'x'}[{indices}]" if shape else name or "x"
+            index -= size
+        raise IndexError(f"`index` must be below the number of coordinates, {self.size}.")
+
     def ravel(self, particle: PyTree) -> Vector:
         """One particle as a vector."""
         leaves = self.structure.flatten_up_to(particle)
@@ -98,11 +106,11 @@ class Layout(eqx.Module):
 
 def coordinate_names(name: str, shape: Sequence[int]) -> Iterator[str]:
     """The names of all coordinates of one array, such as "weights[2,0]"; a scalar keeps the name of the array."""
-    own = name or "x"
+    name = name or "x"
     if not shape:
-        return iter((own,))
-    places = ([str(place) for place in range(side)] for side in shape)
-    return (f"{own}[{','.join(index)}]" for index in product(*places))
+        return iter((name,))
+    axes = ([str(index) for index in range(side)] for side in shape)
+    return (f"{name}[{','.join(indices)}]" for indices in product(*axes))
 
 
 def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, PyTree]:
@@ -137,10 +145,10 @@ def merge(particle: PyTree, shared: PyTree) -> PyTree:
     try:
         return eqx.combine(particle, shared)
     except (TypeError, ValueError) as error:
-        held = [sorted(_leaf_names(tree)) for tree in (particle, shared)]
+        names = [sorted(_leaf_names(tree)) for tree in (particle, shared)]
         raise ValueError(
             "`shared` must have the structure of the whole parameters, with `None` for the leaves of the particles, "
-            f"got {', '.join(held[1])} beside particles of {', '.join(held[0])}. `steinkern.split` makes both."
+            f"got {', '.join(names[1])} beside particles of {', '.join(names[0])}. `steinkern.split` makes both."
         ) from error
 
 
@@ -152,6 +160,18 @@ def _leaf_names(tree: PyTree) -> list[str]:
 
 def _is_in(name: str, subtree: str) -> bool:
     return name == subtree or name.startswith(f"{subtree}.")
+
+
+def finite_rows(array: Any) -> np.ndarray:
+    """(n,) whether all entries along the leading axis are finite; a large array of a GPU is not moved to the host."""
+    if isinstance(array, jax.Array) and jax.default_backend() != "cpu":
+        return np.asarray(_finite_rows(array))
+    return np.asarray(np.isfinite(np.asarray(array)).all(axis=tuple(range(1, np.ndim(array)))))
+
+
+@compiled
+def _finite_rows(array: Array) -> Array:
+    return jnp.isfinite(array).all(axis=tuple(range(1, array.ndim)))
 
 
 def check_particles(particles: PyTree, argument: str = "particles") -> int:
@@ -171,8 +191,7 @@ def check_particles(particles: PyTree, argument: str = "particles") -> int:
         if np.ndim(leaf) == 0:
             raise ValueError(f"`{argument}` must carry a leading particle axis on every leaf; {name} is a scalar.")
         counts[name] = np.shape(leaf)[0]
-        finite = np.isfinite(np.asarray(leaf)).all(axis=tuple(range(1, np.ndim(leaf))))
-        bad = int(np.sum(~finite))
+        bad = int(np.sum(~finite_rows(leaf)))
         if bad:
             raise ValueError(f"`{argument}` must be finite; {bad} of {counts[name]} hold NaN or infinity in {name}.")
     if len(set(counts.values())) > 1:
@@ -182,13 +201,6 @@ def check_particles(particles: PyTree, argument: str = "particles") -> int:
     if n == 0:
         raise ValueError(f"`{argument}` must hold at least one particle, got n = 0.")
     return n
-
-
-def too_coarse(values: np.ndarray, dtype: Any) -> np.ndarray:
-    """A mask of the coordinates of (n, d) values whose standard deviation is below 100 float spacings in `dtype`."""
-    sds = np.std(np.asarray(values, np.float64), axis=0)
-    spacings = np.asarray(np.spacing(np.max(np.abs(values), axis=0).astype(dtype)), np.float64)
-    return (sds < _SPACINGS * spacings) & (sds > 0)
 
 
 def _dtype(leaf: Any, name: str, argument: str = "particles") -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 from tqdm.std import tqdm
 
-_THREAD = "steinkern-compiling"
-_AFTER = 0.5  # seconds between updates of the text; a shorter compilation shows none
+_SECONDS_BETWEEN_UPDATES = 0.5
+"""A shorter compilation shows no text."""
 
 
 def progress_bar(total: int, initial: int = 0, wanted: bool | None = None) -> Any:
@@ -23,8 +23,14 @@ def progress_bar(total: int, initial: int = 0, wanted: bool | None = None) -> An
         wanted: whether to show the bar; `None` shows it on a terminal and in a notebook.
     """
     notebook = in_notebook()
-    hidden = (None if not notebook else False) if wanted is None else not wanted
-    return _bar_class(notebook)(total=total, initial=initial, disable=hidden, leave=False)
+    by_default = False if notebook else None  # `None` hides the bar unless stderr is a terminal
+    hidden = by_default if wanted is None else not wanted
+    bar: Any = tqdm
+    if notebook and importlib.util.find_spec("ipywidgets") is not None:  # the notebook bar warns without ipywidgets
+        from tqdm.notebook import tqdm as notebook_bar
+
+        bar = notebook_bar
+    return bar(total=total, initial=initial, disable=hidden, leave=False)
 
 
 def in_notebook() -> bool:
@@ -43,10 +49,10 @@ def compiling(bar: Any) -> Iterator[None]:
 
     def count() -> None:
         start = time.monotonic()
-        while not done.wait(_AFTER):
+        while not done.wait(_SECONDS_BETWEEN_UPDATES):
             bar.set_description_str(f"compiling … {time.monotonic() - start:.0f} s")
 
-    counter = threading.Thread(target=count, name=_THREAD, daemon=True)
+    counter = threading.Thread(target=count, name="steinkern-compiling", daemon=True)
     counter.start()
     try:
         yield
@@ -54,12 +60,3 @@ def compiling(bar: Any) -> Iterator[None]:
         done.set()
         counter.join()
         bar.set_description_str("")
-
-
-def _bar_class(notebook: bool) -> Any:
-    """The notebook bar where ipywidgets is installed (it warns without), and the text bar otherwise."""
-    if notebook and importlib.util.find_spec("ipywidgets") is not None:
-        from tqdm.notebook import tqdm as notebook_bar
-
-        return notebook_bar
-    return tqdm

@@ -27,10 +27,8 @@ def one_line(value: Any) -> str:
     """A value as written in a call; arrays appear by their shape, functions by their name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field for field in dataclasses.fields(value) if field.init and field.repr]
-        held = {field.name: getattr(value, field.name, None) for field in fields}
-        shown = [
-            f"{field.name}={one_line(held[field.name])}" for field in fields if not _is_default(field, held[field.name])
-        ]
+        entries = [(field, getattr(value, field.name, None)) for field in fields]
+        shown = [f"{field.name}={one_line(entry)}" for field, entry in entries if not _is_default(field, entry)]
         return f"{type(value).__name__}({', '.join(shown)})"
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return f"{np.asarray(value).item():.4g}" if _is_number(value) else f"{value.dtype.name}{list(value.shape)}"
@@ -52,11 +50,11 @@ def _is_number(value: Any) -> bool:
     return value.ndim == 0 and value.dtype.kind in "fiub" and not isinstance(value, jax.core.Tracer)
 
 
-def _is_default(field: dataclasses.Field[Any], held: Any) -> bool:
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
     if field.default is dataclasses.MISSING:
         return False
-    if held is field.default:
+    if value is field.default:
         return True
     simple = bool | int | float | str | np.ndarray | np.generic
-    numbers = isinstance(field.default, simple) and isinstance(held, simple) and np.ndim(held) == 0
-    return bool(numbers and held == field.default)
+    numbers = isinstance(field.default, simple) and isinstance(value, simple) and np.ndim(value) == 0
+    return bool(numbers and value == field.default)

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxtyping import Key as KeyOf
 
 Key: TypeAlias = KeyOf[Array, ""]
-Keys: TypeAlias = KeyOf[Array, " n"]
 KeyLike: TypeAlias = PRNGKeyArray  # a typed or a legacy key, as public functions accept it
 Scalar: TypeAlias = Float[Array, ""]
 Vector: TypeAlias = Float[Array, " d"]
@@ -22,20 +21,7 @@ Points: TypeAlias = Float[Array, "n d"]
 PyTree: TypeAlias = Any
 Batch: TypeAlias = Any
 LogDensityFunction: TypeAlias = Callable[..., Array]
-_NOT_THE_CALLER = ("steinkern", "jaxtyping", "beartype")  # the last two may wrap functions of this library
-
-
-class SteinWarning(UserWarning):
-    """A run ended with signs that its particles do not represent the target. The text carries advice.
-
-    `code` names the finding for programs. Where warnings are raised as errors, `result` holds the result of the run,
-    or `None` before its first step.
-    """
-
-    def __init__(self, text: str, result: Any = None):
-        super().__init__(str(text))
-        self.code: str | None = getattr(text, "code", None)
-        self.result = result
+_LIBRARY_PACKAGES = ("steinkern", "jaxtyping", "beartype")  # the last two may wrap functions of the first
 
 
 def is_concrete(value: Any) -> bool:
@@ -64,7 +50,7 @@ def check_positive_number(name: str, value: Any) -> None:
     check_positive(name, value)
 
 
-def check_arguments(name: str, function: Any, number: int, way_out: str) -> None:
+def check_arguments(name: str, function: Any, number: int, hint: str) -> None:
     """Raise unless `function` can be called with `number` arguments; functions without a signature pass."""
     try:
         signature = inspect.signature(function)
@@ -74,7 +60,7 @@ def check_arguments(name: str, function: Any, number: int, way_out: str) -> None
         signature.bind(*range(number))
     except TypeError:
         wanted = "one argument" if number == 1 else f"{number} arguments"
-        raise ValueError(f"`{name}` must take {wanted} here, got a function of {signature}. {way_out}") from None
+        raise ValueError(f"`{name}` must take {wanted} here, got a function of {signature}. {hint}") from None
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
@@ -105,17 +91,9 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
 def warn_caller(warning: Warning) -> None:
     """Issue a warning at the line of the caller's code that called the library."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARY_PACKAGES:
         frame, level = frame.f_back, level + 1
     warnings.warn(warning, stacklevel=level)
-
-
-def calling_module() -> str:
-    """The name of the module whose code called the library."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", ""))
 
 
 def as_number(value: Any) -> Any:
@@ -140,7 +118,7 @@ def is_real_number(value: Any) -> bool:
     return bool(jnp.issubdtype(kind, np.integer) or jnp.issubdtype(kind, np.floating))
 
 
-def scaled(number: Any, factor: float) -> Any:
+def scale_number(number: Any, factor: float) -> Any:
     """`number * factor` in the type of `number`, so that no program is recompiled."""
     if isinstance(number, jax.Array):
         return number * jnp.asarray(factor, number.dtype)

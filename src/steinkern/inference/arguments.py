@@ -16,8 +16,8 @@ MOST_STEPS = 2**31 - 1
 
 
 def check_functions(sampler: Any, tempering: Any, callback: Any) -> None:
-    """Raise unless `sampler` is a sampler and the others are functions or `None`."""
-    if not isinstance(sampler, AbstractSampler):
+    """Raise unless `sampler` is a sampler and the others are functions, or each of them is `None`."""
+    if sampler is not None and not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
     if callback is not None:
         check_callable("callback", callback, "a function of (step, state, info)")
@@ -79,7 +79,7 @@ def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float | None:
     fraction = as_number("tolerance", tolerance)
     if fraction >= 1:
         raise ValueError(f"`tolerance` must be a fraction of the largest velocity, below 1, got {tolerance}.")
-    if not sampler.deterministic:
+    if not sampler.traits.deterministic:
         raise ValueError(
             f"`tolerance` has no meaning for {type(sampler).__name__}, whose velocity does not show convergence. "
             "Leave it out and choose `num_steps`."
@@ -87,14 +87,16 @@ def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float | None:
     return fraction
 
 
-def check_checkpoint(checkpoint: Any, every: Any) -> None:
-    """Raise unless `checkpoint` can name a directory; `every` needs a `checkpoint`."""
+def check_checkpoint(checkpoint: Any, checkpoint_every: Any) -> None:
+    """Raise unless `checkpoint` can name a directory; `checkpoint_every` needs a `checkpoint`."""
     if checkpoint is not None:
         path = os.fspath(checkpoint) if isinstance(checkpoint, str | os.PathLike) else None
         if not isinstance(path, str) or not path or "\0" in path:
             raise ValueError(f"`checkpoint` must be a directory, got {checkpoint!r}. Name one, such as 'runs/first'.")
-    elif every is not None:
-        raise ValueError(f"`every` is {every}, but there is no `checkpoint`: name a directory for them.")
+    elif checkpoint_every is not None:
+        raise ValueError(
+            f"`checkpoint_every` is {checkpoint_every}, but there is no `checkpoint`: name a directory for them."
+        )
 
 
 def check_tempering(tempering: Callable[[Any], Any] | None, first: int, num_steps: int) -> None:

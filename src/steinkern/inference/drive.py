@@ -6,15 +6,15 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from ..core.checkpoint import CheckpointError
+from ..core.archive import CheckpointError
 from ..core.interrupt import interruptible
+from ..core.messages import quantity
 from ..core.multihost import any_process, is_writer
-from ..core.notices import quantity
 from ..core.progress import compiling, progress_bar
 from ..samplers.sampler import Info
+from .checkpoint import Checkpointer
 from .distributed import loss_of_a_process, several_processes, within
 from .recovery import recover
-from .resume import RunCheckpointer
 from .run import Run, until
 
 _NOTICE = "Ctrl-C: the run ends after the present steps. A second one ends it at once, without a result."
@@ -40,8 +40,8 @@ def drive(
     num_steps: int,
     *,
     callback: Callback | None,
-    checkpointer: RunCheckpointer | None,
-    every: int,
+    checkpointer: Checkpointer | None,
+    checkpoint_every: int,
     progress: bool | None,
     mesh: Any,
 ) -> tuple[Ending, CheckpointError | None]:
@@ -52,7 +52,7 @@ def drive(
         num_steps: the number of steps of the run, including those before the checkpoint from which it resumes.
         callback: as in `fit`.
         checkpointer: writes the checkpoints; `None` for a run without.
-        every: the number of steps between two checkpoints.
+        checkpoint_every: the number of steps between two checkpoints.
         progress: whether to show a bar; `None` shows it on a terminal and in a notebook.
         mesh: the devices over which the particles are spread, if any.
     """
@@ -61,11 +61,10 @@ def drive(
     size, longest = 1, run.record_every if callback else run.longest_chunk
     ending, failure, saved, first = Ending.LOOP, None, run.done, True
     bar = progress_bar(num_steps, run.done, progress if is_writer(several) else False)
-    lock = checkpointer.lock if checkpointer else nullcontext()
-    with lock, bar, interruptible(_NOTICE) as interrupt, within(mesh), loss_of_a_process(mesh):
+    with checkpointer or nullcontext(), bar, interruptible(_NOTICE) as interrupt, within(mesh), loss_of_a_process(mesh):
         while run.done < num_steps and run.going and ending is Ending.LOOP:
             start, before = time.perf_counter(), run.done
-            to_checkpoint = until(run.done, every) if checkpointer else num_steps
+            to_checkpoint = until(run.done, checkpoint_every) if checkpointer else num_steps
             with compiling(bar) if first else nullcontext():
                 run.take(min(size, num_steps - run.done, to_checkpoint))
             first = False
@@ -82,7 +81,7 @@ def drive(
             size = size if slow else min(4 * size, longest)
             ending = Ending.INTERRUPTED if interrupted else Ending.CALLBACK if enough else Ending.LOOP
             last = ending is not Ending.LOOP or run.done == num_steps or not run.going
-            if checkpointer and run.loop.healthy and run.done > saved and (last or run.done % every == 0):
+            if checkpointer and run.loop.healthy and run.done > saved and (last or run.done % checkpoint_every == 0):
                 try:
                     checkpointer.save()
                 except CheckpointError as error:  # raised in all processes

@@ -11,12 +11,13 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ..core._xla import reduce_together
 from ..core.programs import compiled
-from ..core.reductions import reduce_together
 from ..core.types import Batch, Key, Points, PyTree, Scalar, cast_like
 from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget
 from .history import Lines
+from .rounding import too_coarse
 
 LONG_STEPS = 8
 """The most steps in a row with clipped moves; a run with more diverges."""
@@ -46,41 +47,65 @@ class Options(NamedTuple):
 
     record_every: Int[Array, ""]
     tolerance: Scalar
-    longest_move: Scalar
+    max_move: Scalar
 
 
 @compiled
 def first_loop(
     sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
 ) -> LoopState:
-    """The state of the loop before its first step; the host fills in the particles' spread."""
+    """The state of the loop before its first step."""
     zero, none = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32)
     state = sampler.init(target, points, batch)
     return LoopState(
-        state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False), points, zero, none, none
-    )
+        state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False), points, spread_of(points),
+        none, none,
+    )  # fmt: skip
 
 
-class Look(NamedTuple):
-    """The target at particles, and a loop that begins with them."""
+class Evaluation(NamedTuple):
+    """The target at particles."""
 
     log_densities: Float[Array, " n"]
     scores: Points
     """Zeros where the sampler does not differentiate."""
     particles: PyTree
     """In the parameters' own coordinates, without what they share."""
-    first: LoopState
-    """The loop before its first step from there."""
+    smooth: Bool[Array, " n"]
+    """Whether the gradient is finite at every particle."""
+    slopes: Bool[Array, " d"]
+    """Whether the gradient along a coordinate differs from zero at some particle."""
+    spread: Scalar
+    """The root of the mean variance of the coordinates."""
+    coincide: Bool[Array, ""]
+    """Whether all particles are equal."""
+    coarse: Bool[Array, " d"]
+    """Whether a coordinate varies too little for float32."""
+    coarse_particles: PyTree
+    """The same for the particles in their own coordinates."""
 
 
 @compiled
-def look(sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]) -> Look:
+def evaluate(sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch) -> Evaluation:
     """Evaluate the target at every particle. One program serves before, along and after a run."""
-    scores = target.scores(points, batch) if sampler.differentiates else jnp.zeros_like(points)
+    scores = target.scores(points, batch) if sampler.traits.differentiates else jnp.zeros_like(points)
     particles = jax.vmap(target.bound_space.constrain)(points)
-    return Look(
-        target.log_densities(points, batch), scores, particles, first_loop(sampler, target, points, batch, step)
+    return Evaluation(
+        target.log_densities(points, batch),
+        scores,
+        particles,
+        jnp.isfinite(scores).all(axis=1),
+        (scores != 0).any(axis=0),
+        spread_of(points),
+        (points == points[:1]).all(),
+        too_coarse(points),
+        jax.tree.map(partial(too_coarse, constants=False), particles),
     )
+
+
+def spread_of(points: Points) -> Scalar:
+    """The root of the mean variance of the coordinates."""
+    return jnp.sqrt(jnp.mean(jnp.var(points, axis=0)))
 
 
 def batch_of(target: AbstractTarget, data: Batch, rows: Mapping[str, np.ndarray]) -> Batch:
@@ -127,7 +152,7 @@ def advance(
         now = target if tempering is None else target.tempered(power)
         state, info = sampler.step(sampler_key, before.state, now, batch)
         tolerance = jnp.where(power == 1, options.tolerance, -1)  # a tempered step cannot converge
-        state, farthest, shortened = _clip_moves(before, state, options.longest_move)
+        state, farthest, shortened = _clip_moves(before, state, options.max_move)
         after = _after(before, state, info, farthest, shortened, tolerance)
         rest = sampler.at_rest(after.state)
         if rest is not None:
@@ -164,15 +189,15 @@ def with_points(state: Any, points: Points) -> Any:
     return eqx.tree_at(lambda state: state.points, state, points)
 
 
-def _clip_moves(before: LoopState, state: Any, longest_move: Scalar) -> tuple[Any, Scalar, Int[Array, ""]]:
+def _clip_moves(before: LoopState, state: Any, max_move: Scalar) -> tuple[Any, Scalar, Int[Array, ""]]:
     """The state with long moves clipped, the largest move of a coordinate, and the number of clipped moves.
 
-    A move is clipped where a coordinate changes by more than `longest_move` times `longest_move_so_far`.
+    A move is clipped where a coordinate changes by more than `max_move` times `longest_move_so_far`.
     """
     start, end = before.state.points, state.points
     lengths = jnp.max(jnp.abs(end - start), axis=1)
     so_far = before.longest_move_so_far
-    limit = jnp.where(so_far > 0, cast_like(longest_move, start) * so_far, jnp.inf)
+    limit = jnp.where(so_far > 0, cast_like(max_move, start) * so_far, jnp.inf)
     long = lengths > limit
     share = (limit / jnp.where(long, lengths, 1))[:, None]
     end = jnp.where(long[:, None], start + share * (end - start), end)  # short moves keep every bit

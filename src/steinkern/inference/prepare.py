@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -11,23 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..core.arrays import as_arrays, as_concrete_data, as_concrete_key
+from ..core.arrays import as_arrays, as_concrete, as_concrete_key
 from ..core.errors import explain_errors, shapes
-from ..core.multihost import on_host, placed_like
-from ..core.notices import Notice, Phrase, RefusalError
+from ..core.messages import Notice
+from ..core.multihost import on_host
 from ..core.particles import check_particles
-from ..core.programs import Begun, compiled
-from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree
+from ..core.programs import compiled
+from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, Vector
 from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
 from ..targets.checks import batch_length
-from ..targets.constrained import constrained
 from ..targets.supports import Space
 from ..targets.target import AbstractTarget, as_target
-from . import start_warnings
 from .arguments import as_count, check_tempering
 from .distributed import spread
-from .loop import LoopState, batch_of, look
+from .judge import judge_start
+from .loop import Evaluation, LoopState, batch_of, evaluate, first_loop
 from .run import Run
 
 
@@ -39,16 +38,11 @@ class Start:
     points: Points
     batch: Batch
     """A batch of the run's size: the first rows, or all of them."""
-    log_densities: Array
-    scores: Array
-    """Zeros where the sampler does not differentiate."""
+    seen: Evaluation
+    """The target at the first particles."""
     given: PyTree
     """The start of the run: particles, or the state of an earlier run."""
     warnings: tuple[Notice, ...]
-    particles: PyTree
-    """The first particles, in the parameters' own coordinates."""
-    steps: Begun[Any] | None
-    """The program of the steps, traced and not yet compiled; `None` where it has been, or is not compiled ahead."""
 
 
 def prepare(
@@ -79,9 +73,7 @@ def prepare(
         **settings: further fields of the `Run`, already checked.
     """
     key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
-    data = as_concrete_data(data)
-    if isinstance(particles, Result):
-        particles = _with_all_particles(particles, sampler)
+    data = as_concrete("data", data)
     bound, points, first = _starting_point(as_target(target), particles)
     as_count("num_steps and the steps before", first + num_steps)
     check_tempering(tempering, first, num_steps)
@@ -97,43 +89,30 @@ def prepare(
     def begin_at(loop: LoopState, first: int) -> Run:
         return Run(key, sampler, bound, tempering, data, batch_size, loop=loop, first=first, **settings)
 
-    steps, failure = None, None
     with _explain_shapes(bound, particles, data):
-        seeing = None if mesh is not None else look.begin(sampler, bound, points, batch, step)
-    if seeing is not None:
-        seeing.compile()
-        try:
-            steps = begin_at(seeing.value.first, first).begin()
-        except Exception as error:  # raised below: the first particles may be its cause
-            failure = error
+        ahead = None if mesh is not None else evaluate.compile_ahead(sampler, bound, points, batch)
+    if ahead is not None:
+        first_loop_ahead = first_loop.compile_ahead(sampler, bound, points, batch, step)
+        if first_loop_ahead is not None:
+            begin_at(first_loop_ahead, first).compile_ahead()
     with _explain_shapes(bound, particles, data):
-        seen = look(sampler, bound, points, batch, step)
-    log_densities, scores = seen.log_densities, seen.scores
-    _check_first_particles(on_host(log_densities), on_host(scores), data)
+        seen = evaluate(sampler, bound, points, batch)
+    _check_first_particles(on_host(seen.log_densities), on_host(seen.smooth), data)
     if batch_size is not None:
         _check_rows(bound, points, data, batch_size)
-    if failure is not None:
-        raise failure
-    warnings: list[Notice] = []
-    if sampler.differentiates:
-
-        def values_at(moved: Points) -> Array:
-            return look(sampler, bound, moved, batch, seen.first.step).log_densities
-
-        warnings += start_warnings.before(points, log_densities, scores, values_at)
-    warnings += start_warnings.coincident(points, sampler)
+    warnings = _start_warnings(sampler, bound, points, batch, seen)
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
         loop = particles.loop._replace(
             healthy=jax.device_put(np.bool_(True)), converged=jax.device_put(np.bool_(False))
         )
         given: PyTree = particles.loop
     else:
-        size = np.asarray(_root_mean_variance(on_host(points)), points.dtype)
-        loop = seen.first._replace(longest_move_so_far=placed_like(size, seen.first.longest_move_so_far))
+        with _explain_shapes(bound, particles, data):
+            loop = first_loop(sampler, bound, points, batch, step)
         earlier = isinstance(particles, Result)
         given = (particles.points, particles.particles, particles.shared) if earlier else particles
     run = begin_at(loop, int(loop.step))
-    return Start(run, points, batch, log_densities, scores, given, tuple(warnings), seen.particles, steps)
+    return Start(run, points, batch, seen, given, warnings)
 
 
 def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
@@ -142,30 +121,63 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     values = particles if earlier is None else earlier.particles
     check_particles(values)
     values = as_arrays("particles", values) if earlier is None else jax.tree.map(_as_array, values)
-    bound = target.bind(jax.tree.map(lambda leaf: np.asarray(on_host(leaf)[0]), values))
+    bound = target.bind(jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), values))
     bound.bound_space.check(values)
     if earlier is None:
         return bound, _unconstrain_if_needed(bound, values), 0
-    if earlier.target.shared is not None:
-        bound = bound.sharing(earlier.target.shared)
-    same = eqx.tree_equal(earlier.target.space, bound.space)  # other constraints have other coordinates
-    points = earlier.points_in_jax() if same else _unconstrain_if_needed(bound, values)
+    if earlier.shared is not None:
+        bound = bound.sharing(earlier.shared)
+    # Other constraints have other coordinates; those of a result without its target are not known.
+    same = earlier.target is not None and eqx.tree_equal(earlier.target.space, bound.space)
+    points = _as_array(earlier.points) if same else _unconstrain_if_needed(bound, values)
     return bound, points, 0 if earlier._chains else earlier.num_steps  # chains' transitions are not steps of `fit`
 
 
-def _root_mean_variance(points: np.ndarray) -> float:
-    """√ of the variance, averaged over the coordinates."""
-    return float(np.sqrt(np.mean(np.var(points.astype(np.float64), axis=0))))
+def _start_warnings(
+    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, seen: Evaluation
+) -> tuple[Notice, ...]:
+    """The warnings about the first particles, and the gradient there."""
+    n = len(points)
+    zero_gradient, wrong = False, 0.0
+    # Finite differences are not available in half precision.
+    if sampler.traits.differentiates and points.dtype.itemsize >= 4:
+        if not on_host(seen.slopes).any():
+            zero_gradient = np.unique(on_host(seen.log_densities)).size > 1
+        else:
+            wrong = _wrong_slopes(sampler, target, points, batch, seen)
+    together = n > 1 and (sampler.traits.interacting or sampler.traits.deterministic) and bool(seen.coincide)
+    return judge_start(
+        zero_gradient=zero_gradient, wrong_slopes=wrong, num_particles=n,
+        coincident=type(sampler).__name__ if together else "",
+    )  # fmt: skip
 
 
-def _with_all_particles(earlier: Result, sampler: AbstractSampler) -> Result:
-    """A result with the particles of its state, which may be more than it returned; for the same sampler alone."""
-    if earlier.loop is None or len(earlier.loop.state.points) == len(earlier.points):
-        return earlier
-    if not eqx.tree_equal(earlier.sampler, sampler):
-        return earlier
-    points = earlier.loop.state.points
-    return replace(earlier, points=points, particles=constrained(earlier.target, points))
+def _wrong_slopes(
+    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, seen: Evaluation
+) -> float:
+    """The share of particles at which finite differences along one direction contradict the gradient."""
+    precision = float(jnp.finfo(points.dtype).eps)
+    spread = float(seen.spread) or float(np.max(np.abs(on_host(points)))) or 1.0
+    d = points.shape[1]
+    signs = 2.0 * np.unpackbits(np.frombuffer(np.random.default_rng(0).bytes(-(-d // 8)), np.uint8))[:d] - 1.0
+    offset = jax.device_put((precision ** (1 / 3) * spread * signs).astype(points.dtype))
+    *moved, slopes = _beside(points, seen.scores, offset)
+    above, below = (on_host(evaluate(sampler, target, each, batch).log_densities).astype(np.float64) for each in moved)
+    value = on_host(seen.log_densities).astype(np.float64)
+    # Compares the difference of the values along `offset` with the one that the gradient predicts. Allows for the
+    # function's curvature, by which the two one-sided differences differ, and for rounding errors.
+    with np.errstate(all="ignore"):  # comparisons with numbers that overflow are false
+        difference, expected = (above - below) / 2, on_host(slopes).astype(np.float64)
+        bend, rounding = np.abs(above - 2 * value + below), 100 * precision * (np.abs(value) + np.abs(above))
+        allowed = 0.25 * np.maximum(np.abs(difference), np.abs(expected)) + bend + rounding
+        return float(np.mean(np.abs(difference - expected) > allowed))
+
+
+@compiled
+def _beside(points: Points, scores: Points, offset: Vector) -> tuple[Points, Points, Array]:
+    """The points moved by plus and minus an offset, and the expected half differences, for moves that are rounded."""
+    above, below = points + offset[None], points - offset[None]
+    return above, below, jnp.sum(scores * (above - below), axis=1) / 2
 
 
 def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:
@@ -180,13 +192,15 @@ def _as_array(leaf: Any) -> Array:
 
 
 def _unconstrain_if_needed(target: AbstractTarget, particles: PyTree) -> Points:
-    """The particles in unconstrained coordinates; without constraints there is nothing to compile."""
+    """The particles in unconstrained coordinates; without constraints there is nothing to compile on a CPU."""
     space = target.bound_space
     if not (isinstance(space, Space) and space.unconstrained):
         return _unconstrain(target, particles)
     leaves = space.layout.structure.flatten_up_to(particles)
     if len(leaves) == 1 and leaves[0].ndim == 2:
         return leaves[0]
+    if jax.default_backend() != "cpu":
+        return _unconstrain(target, particles)
     return jax.device_put(np.concatenate([on_host(leaf).reshape(len(leaf), -1) for leaf in leaves], axis=1))
 
 
@@ -203,18 +217,17 @@ def _explain_shapes(target: AbstractTarget, particles: PyTree, data: Batch) -> A
     return explain_errors(expected, "Was it written for other names or shapes?")
 
 
-def _check_first_particles(log_densities: np.ndarray, scores: np.ndarray, data: Batch) -> None:
+def _check_first_particles(log_densities: np.ndarray, smooth: np.ndarray, data: Batch) -> None:
     missing = " NaN in `data` makes it so, and labels that the likelihood does not know (see its method `check`)."
     why = "" if data is None else missing
-    smooth = np.isfinite(scores).all(axis=1)
     for good, what in ((np.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
         bad = int(np.sum(~good))
         if bad:
-            refused = (
+            raise ValueError(
                 f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "
-                f"{len(scores)} initial particles. Start inside the support, or declare it with "
+                f"{len(smooth)} initial particles. Start inside the support, or declare it with "
+                f"`support=`.{why}"
             )
-            raise RefusalError(Notice("not-finite-at-start", refused, Phrase.SUPPORT, f".{why}"))
 
 
 def _check_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> None:

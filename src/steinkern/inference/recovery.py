@@ -17,7 +17,7 @@ from ..core.multihost import on_host, placed_like
 from ..core.programs import compiled
 from ..core.types import Batch, Points, Scalar, Vector
 from ..targets.target import AbstractTarget
-from .loop import step_keys, with_points
+from .loop import Evaluation, evaluate, step_keys, with_points
 from .run import FaultCounters, Run
 
 SHARE = 0.25
@@ -78,6 +78,37 @@ def move_all_back(run: Run, finite_at: FiniteAt) -> bool:
     return True
 
 
+def leave_finite(run: Run, batch: Batch) -> tuple[Evaluation, int, bool]:
+    """The target at the last particles of a run, after moving back those at which it is not finite.
+
+    Returns:
+        The evaluation, the number of particles at which the run left the target not finite, and whether those of a run
+        that diverged were moved back.
+    """
+    seen = evaluate(run.sampler, run.target_now, run.loop.state.points, batch)
+    outside = int(np.sum(~_is_finite(seen)))
+    if not outside:
+        return seen, 0, False
+
+    def finite_at(points: Points) -> np.ndarray:
+        return _is_finite(evaluate(run.sampler, run.target_now, points, batch))
+
+    moved_back = False
+    if run.loop.healthy and move_back(run, finite_at):
+        outside = 0
+    else:
+        moved_back = move_all_back(run, finite_at)
+    if moved_back or not outside:
+        run.recorder.amend(on_host(run.loop.state.points))
+        seen = evaluate(run.sampler, run.target_now, run.loop.state.points, batch)
+    return seen, outside, moved_back
+
+
+def _is_finite(seen: Evaluation) -> np.ndarray:
+    """(n,) bool: whether the log density and its gradient are finite at each particle."""
+    return np.asarray(np.isfinite(on_host(seen.log_densities)) & on_host(seen.smooth))
+
+
 def _count_moves(faults: FaultCounters, good: np.ndarray, step: int) -> FaultCounters:
     again = faults.failed_at >= step - 1
     in_a_row = np.where(good, faults.in_a_row, np.where(again, faults.in_a_row + 1, 1))
@@ -133,7 +164,7 @@ class _FiniteCheck:
         target = run.target_now
         batch = target.batch(run.data, run.batch_size, step_keys(run.key, step)[0])
         tempered = target if run.tempering is None else target.tempered(run.tempering(step))
-        return cls(tempered, batch, run.sampler.differentiates)
+        return cls(tempered, batch, run.sampler.traits.differentiates)
 
     def with_curvature(self) -> "_FiniteCheck":
         return _FiniteCheck(self.target, self.batch, self.gradient, self.gradient)

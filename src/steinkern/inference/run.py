@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
 from ..core.multihost import on_host
-from ..core.program_digest import ProgramHasher
-from ..core.programs import Begun
-from ..core.types import Batch, Key, Points
+from ..core.types import Batch, Key, Points, PyTree
+from ..results.outcome import Faults, History
 from ..samplers.sampler import AbstractSampler
+from ..targets.constrained import constrained
 from ..targets.target import AbstractTarget
 from .history import Lines, Record, Recorder, most_lines
-from .loop import LoopState, Options, advance, first_loop
+from .loop import LoopState, Options, advance
 
 _CAPACITY = 1024  # the most records that a compiled call returns
 
@@ -57,9 +57,9 @@ class Run:
     record_every: int
     record_particles: bool
     tolerance: float | None
-    longest_move: float | None
+    max_move: float | None
     loop: LoopState
-    """The state from which it goes on. `begin` needs its shapes alone."""
+    """The state from which it goes on. `compile_ahead` needs its shapes alone."""
     first: int
     """The number of steps taken before the run began."""
     capacity: int = field(init=False)
@@ -77,7 +77,7 @@ class Run:
         self._options = Options(
             jax.device_put(np.int32(self.record_every)),
             jax.device_put(np.float64(-1.0 if self.tolerance is None else self.tolerance)),
-            jax.device_put(np.float64(np.inf if self.longest_move is None else self.longest_move)),
+            jax.device_put(np.float64(np.inf if self.max_move is None else self.max_move)),
         )
 
     @property
@@ -85,11 +85,34 @@ class Run:
         """The number of steps taken in this run."""
         return int(self.loop.step) - self.first
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The options that affect the numbers or the history."""
-        names = ("batch_size", "record_every", "record_particles", "tolerance", "longest_move")
-        return {**{name: getattr(self, name) for name in names}, "steps before": self.first}
+    def options(self) -> dict[str, Any]:
+        """The options of `fit` as JSON, the shapes of the data and the key."""
+        names = ("batch_size", "record_every", "record_particles", "tolerance", "max_move")
+        shapes = [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree.leaves(self.data)]
+        return {
+            **{name: getattr(self, name) for name in names},
+            "tempering": None
+            if self.tempering is None
+            else getattr(self.tempering, "__name__", type(self.tempering).__name__),
+            "steps before": self.first,
+            "data shapes": shapes,
+            "key": [str(jr.key_impl(self.key)), np.asarray(jr.key_data(self.key)).tolist()],
+        }
+
+    def history(self) -> History:
+        """The history so far."""
+        lines = self.recorder.lines()
+        step, info = np.asarray(lines.step), jax.tree.map(np.asarray, lines.info)
+        particles = None if lines.points is None else _constrain_records(self.target, np.asarray(lines.points))
+        return History(step, info.velocity_norm, info.step_size, info.stein_ratio, particles)
+
+    def count_faults(self) -> Faults:
+        """The faults so far, as a result has them."""
+        counters = self.faults
+        return Faults(
+            int(counters.moved_back), tuple(map(int, np.flatnonzero(counters.stuck))), int(counters.damped),
+            float(counters.largest_damping), int(self.loop.shortened),
+        )  # fmt: skip
 
     @property
     def target_now(self) -> AbstractTarget:
@@ -106,9 +129,9 @@ class Run:
         """The most steps that one compiled call can record."""
         return self.record_every * self.capacity
 
-    def begin(self) -> Begun[Any] | None:
-        """Trace the program of the steps; `None` where it has been, or where it cannot be compiled in a thread."""
-        return advance.begin(*self._arguments(self.sampler, self.loop, 1))
+    def compile_ahead(self) -> None:
+        """Compile the program of the steps in a thread, where it has not been."""
+        advance.compile_ahead(*self._arguments(self.sampler, self.loop, 1))
 
     def take(self, steps: int) -> None:
         """Take up to `steps` steps; fewer where one fails, which leaves the loop unhealthy."""
@@ -125,37 +148,9 @@ class Run:
             self._accept(loop, lines)
         return bool(loop.healthy)
 
-    def digests(self, programs: ProgramHasher) -> dict[str, str]:
-        """Digests of the traced programs of the run's parts; nothing is compiled.
-
-        Args:
-            programs: traces the parts; its `unknown` then lists the calls that the digests do not cover.
-        """
-        points = self.loop.state.points
-        batch = jax.eval_shape(lambda data: self.target.batch(data, self.batch_size), self.data)
-
-        def values(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Array, Array | None]:
-            scores = target.scores(points, batch) if self.sampler.differentiates else None
-            return target.log_densities(points, batch), scores
-
-        def temper(tempering: Callable[[Array], Array], step: Array) -> Array:
-            return tempering(step)
-
-        def take(
-            sampler: AbstractSampler, target: AbstractTarget, tempering: Any, key: Key, data: Batch, loop: LoopState
-        ) -> Any:
-            return advance(
-                key, sampler, target, tempering, data, loop, jnp.asarray(1), self._options, self.batch_size,
-                self.capacity, self.record_particles,
-            )  # fmt: skip
-
-        own = (self.sampler, self.target)
-        digests = {"target": programs.digest(values, (self.target,), (points, batch))}
-        if self.tempering is not None:
-            digests["tempering"] = programs.digest(temper, (self.tempering,), (self.loop.step,))
-        digests["first state"] = programs.digest(first_loop, own, (points, batch, self.loop.step))
-        digests["step"] = programs.digest(take, (*own, self.tempering), (self.key, self.data, self.loop))
-        return digests
+    def lower(self) -> Any:
+        """The program of the steps before it is compiled."""
+        return advance.lower(*self._arguments(self.sampler, self.loop, 1))
 
     def _advance(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Lines]:
         """Take up to `steps` steps. Where one fails, the state is that before it, with `healthy` False."""
@@ -191,3 +186,12 @@ class Run:
 def until(done: int, every: int) -> int:
     """The number of steps to the next multiple of `every`."""
     return every - done % every
+
+
+def _constrain_records(target: AbstractTarget, points: np.ndarray) -> PyTree:
+    """The particles of a history, by programs for powers of two: every checkpoint has another number of records."""
+    number, n, d = points.shape
+    padded = np.zeros((1 << max(number - 1, 0).bit_length(), n, d), points.dtype)
+    padded[:number] = points
+    particles = constrained(target, jax.device_put(padded), 2)
+    return jax.tree.map(lambda leaf: leaf[:number], particles)

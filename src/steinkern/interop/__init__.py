@@ -7,10 +7,10 @@ needs none of them.
 from importlib import import_module
 from types import ModuleType
 
-_NEIGHBOURS = ("arviz", "blackjax", "numpyro", "pymc")
+_MODULES = ("arviz", "blackjax", "numpyro", "pymc")
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in _NEIGHBOURS:
+    if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; its neighbours are {', '.join(_NEIGHBOURS)}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_MODULES)}")

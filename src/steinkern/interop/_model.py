@@ -18,7 +18,8 @@ from ..core.types import Batch, Key, KeyLike, PyTree, Scalar, Vector, check_coun
 from ..targets.supports import AbstractSpace
 from ..targets.target import AbstractTarget
 
-_ATTEMPTS = 100  # draws of an initial particle
+_ATTEMPTS = 100
+"""The most draws of an initial particle."""
 
 
 @contextmanager
@@ -67,27 +68,27 @@ class AbstractModelTarget(AbstractTarget):
         particles, usable = self.draw_first(key, 0, num_particles)
         for attempt in range(1, _ATTEMPTS):
             if np.all(usable):
-                return particles
+                break
             others, usable_others = self.draw_first(key, attempt, num_particles)
             particles = jax.device_put(_choose(np.asarray(usable), particles, others))
             usable = np.asarray(usable) | np.asarray(usable_others)
-        if np.all(usable):
-            return particles
-        raise ValueError(_no_start(int(np.sum(~np.asarray(usable))), num_particles))
+        if not np.all(usable):
+            raise ValueError(_describe_no_start(int(np.sum(~np.asarray(usable))), num_particles))
+        return particles
 
     def prior_draws(self, key: Key) -> Iterator[dict[str, np.ndarray]]:
-        """Single draws from the prior, for a caller who sees whether one is usable, as many as `prior` tries."""
+        """Single draws from the prior for a caller who checks them, as many as `prior` tries."""
         for attempt in range(_ATTEMPTS):
-            drawn = self.draw_attempt(key, attempt, 1)
-            yield {name: np.asarray(np.asarray(value)[0]) for name, value in drawn.items()}
-        raise ValueError(_no_start(1, 1))
+            draws = self.draw_attempt(key, attempt, 1)
+            yield {name: np.asarray(np.asarray(value)[0]) for name, value in draws.items()}
+        raise ValueError(_describe_no_start(1, 1))
 
     def draw_attempt(self, key: Key, attempt: int, num_particles: int) -> dict[str, Array]:
-        """Draws from the prior; the key is that of the attempt, one of several with the same `key`."""
+        """Draws from the prior with the key of an attempt."""
         return self.draw_prior(_key_of_attempt(key, jax.device_put(np.uint32(attempt))), num_particles)
 
     def draw_first(self, key: Key, attempt: int, num_particles: int) -> tuple[dict[str, Array], Bool[Array, " n"]]:
-        """Draws from the prior, as `draw_attempt`, and whether log density and gradient are finite at each."""
+        """`draw_attempt`, and whether log density and gradient are finite at each draw."""
         particles = self.draw_attempt(key, attempt, num_particles)
         return particles, usable_at(self, particles)
 
@@ -112,7 +113,7 @@ class AbstractModelTarget(AbstractTarget):
 
     def check_data(self, data: Batch, batch_size: int | None) -> None:
         if data is not None:
-            raise ValueError("`data` must be left out: the model was given its data by `from_model`.")
+            raise ValueError("`data` must be left out: the model got its data by `from_model`.")
         if batch_size is not None:
             raise ValueError(
                 f"`batch_size` is {batch_size}, but a model chooses its own minibatches: in NumPyro write "
@@ -123,29 +124,29 @@ class AbstractModelTarget(AbstractTarget):
         """Check that `particle` holds the model's latent sites, and return the target itself."""
         names = set(self.space.layout.names)
         if not isinstance(particle, dict) or set(particle) != names:
-            given = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
+            got = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
             raise ValueError(
-                f"a particle must be a dictionary of the model's latent sites {sorted(names)}, got {given}. "
+                f"a particle must be a dictionary of the model's latent sites {sorted(names)}, got {got}. "
                 "`target.prior(key, num_particles)` draws some."
             )
         shapes = dict(zip(self.space.layout.names, self.space.shapes, strict=True))
         wrong = {name: np.shape(particle[name]) for name in sorted(names) if np.shape(particle[name]) != shapes[name]}
         if wrong:
             expected = {name: shapes[name] for name in wrong}
-            raise ValueError(f"`particles` must have sites of shapes {expected}, got {wrong} a particle.")
+            raise ValueError(f"`particles` must have, per particle, sites of shapes {expected}, got {wrong}.")
         return self
 
 
-def _no_start(bad: int, num_particles: int) -> str:
+def _describe_no_start(bad: int, num_particles: int) -> str:
     return (
         f"`model` has no start: after {_ATTEMPTS} draws from its prior the log density or its gradient is not finite "
-        f"at {bad} of {num_particles} particles. See that the data lie in the support of their distributions, or give "
-        "first particles of your own to `fit`."
+        f"at {bad} of {num_particles} particles. Check that the data lie in the support of their distributions, or "
+        "give initial particles to `fit`."
     )
 
 
 def _choose(usable: np.ndarray, particles: PyTree, others: PyTree) -> PyTree:
-    """The particles that are usable, and in place of the rest others."""
+    """The usable particles, and others in place of the rest."""
 
     def choose(old: Any, new: Any) -> np.ndarray:
         return np.where(usable.reshape(-1, *[1] * (old.ndim - 1)), np.asarray(old), np.asarray(new))

@@ -32,19 +32,13 @@ def _of_site(site: dict[str, Any]) -> tuple[str | None, ...]:
         if 0 <= axis < len(shape) and shape[axis] == frame.size:
             names[axis] = str(frame.name)
     if event and len(event) == of_one_draw <= len(shape):
-        names[len(shape) - of_one_draw :] = map(_as_name, event)
-    return without_repetition(names)
+        names[len(shape) - of_one_draw :] = [None if name is None else str(name) for name in event]
+    return _without_repetition(names)
 
 
-def without_repetition(names: Iterable[str | None]) -> tuple[str | None, ...]:
+def _without_repetition(names: Iterable[str | None]) -> tuple[str | None, ...]:
     """The names, with `None` for those that occur before: an array cannot have two axes of one name."""
-    seen: set[str] = set()
-    kept: list[str | None] = []
+    unique: list[str | None] = []
     for name in names:
-        kept.append(None if name in seen else name)
-        seen.update([name] if name is not None else [])
-    return tuple(kept)
-
-
-def _as_name(name: Any) -> str | None:
-    return None if name is None else str(name)
+        unique.append(None if name in unique else name)
+    return tuple(unique)

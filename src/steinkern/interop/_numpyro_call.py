@@ -1,4 +1,4 @@
-"""A NumPyro model with its arguments: its sites, their shapes, and what cannot be fitted."""
+"""A NumPyro model with its arguments: its sites, their shapes, and the checks of what `fit` supports."""
 
 import inspect
 from typing import Any
@@ -130,7 +130,9 @@ def can_be_traced(call: ModelCall) -> bool:
     leaves = [leaf for leaf in jax.tree_util.tree_leaves((call.args, call.kwargs)) if not eqx.is_array(leaf)]
     try:
         hash(tuple(leaves))
-        eqx.filter_eval_shape(lambda own: {n: s["value"] for n, s in draw_sites(own, 0).items() if is_latent(s)}, call)
+        eqx.filter_eval_shape(
+            lambda call: {n: s["value"] for n, s in draw_sites(call, 0).items() if is_latent(s)}, call
+        )
     except (TypeError, jax.errors.JAXTypeError):
         return False
     return True
@@ -138,22 +140,22 @@ def can_be_traced(call: ModelCall) -> bool:
 
 def trace_shapes(call: ModelCall) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, tuple[int, int]]]:
     """The shapes of the latent sites in unconstrained coordinates, all sites, and the subsampled plates."""
-    seen: dict[str, Any] = {}
+    traced: dict[str, Any] = {}
 
-    def run(own: ModelCall) -> dict[str, Array]:
-        plates = Plates(own.model, None)
-        drawn = handlers.substitute(handlers.seed(plates, 0), substitute_fn=_first_value)
-        seen["sites"] = own.trace(drawn)
-        seen["plates"] = plates.sizes
+    def run(call: ModelCall) -> dict[str, Array]:
+        plates = Plates(call.model, None)
+        model = handlers.substitute(handlers.seed(plates, 0), substitute_fn=_first_value)
+        traced["sites"] = call.trace(model)
+        traced["plates"] = plates.sizes
         with standard_promotion():
             return {
                 name: jnp.asarray(bijection_of(site).inv(site["value"]))
-                for name, site in seen["sites"].items()
+                for name, site in traced["sites"].items()
                 if is_latent(site) and not site["fn"].support.is_discrete
             }
 
     free = eqx.filter_eval_shape(run, call)
-    return free, seen["sites"], seen["plates"]
+    return free, traced["sites"], traced["plates"]
 
 
 def check_sites(sites: dict[str, dict[str, Any]], plates: dict[str, tuple[int, int]]) -> None:
@@ -184,8 +186,8 @@ def check_sites(sites: dict[str, dict[str, Any]], plates: dict[str, tuple[int, i
         cut = [frame.name for frame in site["cond_indep_stack"] if frame.name in plates]
         if cut:
             raise ValueError(
-                f"`model` has the latent site '{name}' inside the subsampled plate '{cut[0]}': a particle holds "
-                "a value for every row, a minibatch would see only some. Leave out that plate's `subsample_size`."
+                f"`model` has the latent site '{name}' inside the subsampled plate '{cut[0]}': a particle has "
+                "a value for every row, and a minibatch uses only some. Leave out that plate's `subsample_size`."
             )
 
 

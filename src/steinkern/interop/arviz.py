@@ -1,19 +1,101 @@
 """Results as ArviZ data: `InferenceData` of ArviZ 0.x, an xarray `DataTree` from 1.0 on."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from ..core.arrays import as_data
 from ..core.extras import install_command
+from ..core.programs import compiled
+from ..core.types import Batch, KeyLike, Points
+from ..targets.target import AbstractTarget
 
 Group = Mapping[str, Any]
 Dims = Mapping[str, Sequence[str | None]]
 
 _SAMPLE_AXES = ("chain", "draw")
+_PARTICLES = (
+    "particles of equal weight, not a Markov chain: R-hat and effective sample sizes do not apply; "
+    "arviz.summary(data, kind='stats') leaves them out"
+)
 
 
-def from_groups(
+def arviz_data(
+    result: Any,
+    data: Batch,
+    key: KeyLike | None,
+    observed: Mapping[str, Any] | None,
+    predictive: Mapping[str, Any] | None,
+    dims: Mapping[str, Sequence[str | None]] | None,
+    coords: Mapping[str, Any] | None,
+    log_likelihood: bool,
+) -> Any:
+    """See `Result.to_arviz`."""
+    for name, value in (("observed", observed), ("dims", dims), ("coords", coords)):
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError(f"`{name}` must be a dictionary, got {value!r}.")
+    if not isinstance(log_likelihood, bool | np.bool_):
+        raise ValueError(f"`log_likelihood` must be True or False, got {log_likelihood!r}.")
+    data = as_data(data)
+    target = result.known_target
+    target.check_data(data, None)
+    observations = target.observed() if observed is None else observed
+    check = " ".join(result.diagnostics.sentences())
+    terms = _log_likelihoods(target, jnp.asarray(result.points), data) if log_likelihood else {}
+    return _from_groups(
+        posterior=result._sites(),
+        sample_stats={"lp": result._log_densities(data)},
+        observed_data=observations,
+        posterior_predictive=result._predictive(key, predictive),
+        log_likelihood=_named_as_observed(terms, observations),
+        attributes={
+            "posterior": {
+                "inference_library": "steinkern",
+                "sampler": type(result.sampler).__name__ if result.sampler is not None else result.settings["sampler"],
+                "status": result.status.value,
+                "message": str(result.message),
+                "num_steps": result.num_steps,
+                **({"check": check} if check else {}),
+                "draws": _PARTICLES,
+            },
+            "sample_stats": _numbers(result),
+        },
+        of_target=(target.dims(), target.coords()),
+        of_caller=(dims or {}, coords or {}),
+    )
+
+
+def _named_as_observed(terms: dict[str, Array], observations: Mapping[str, Any]) -> dict[str, Array]:
+    """The terms of a `Posterior` under the name of its only observation, if that has a number for every row.
+
+    ArviZ's leave-one-out checks look for the log-likelihood under the name of the observation.
+    """
+    if set(terms) != {"data"} or len(observations) != 1:
+        return terms
+    ((name, values),) = observations.items()
+    return {name: terms["data"]} if np.shape(values) == np.shape(terms["data"])[1:] else terms
+
+
+def _numbers(result: Any) -> dict[str, float]:
+    """The finite numbers of the diagnostics."""
+    entries = {field.name: getattr(result.diagnostics, field.name) for field in dataclasses.fields(result.diagnostics)}
+    numbers = {name: float(value) for name, value in entries.items() if isinstance(value, float)}
+    for name in ("mean_errors", "sd_errors", "r_hat"):
+        if len(entries[name]):
+            numbers[f"largest_{name}".removesuffix("s")] = float(np.max(entries[name]))
+    return {name: value for name, value in numbers.items() if np.isfinite(value)}
+
+
+@compiled
+def _log_likelihoods(target: AbstractTarget, points: Points, data: Batch) -> dict[str, Array]:
+    return target.log_likelihoods(points, data)
+
+
+def _from_groups(
     posterior: Group,
     sample_stats: Group,
     observed_data: Group,
@@ -21,8 +103,8 @@ def from_groups(
     log_likelihood: Group,
     *,
     attributes: Mapping[str, Group],
-    known: tuple[Dims, Group] = ({}, {}),
-    given: tuple[Dims, Group] = ({}, {}),
+    of_target: tuple[Dims, Group],
+    of_caller: tuple[Dims, Group],
 ) -> Any:
     """ArviZ data with the groups that are not empty.
 
@@ -35,8 +117,8 @@ def from_groups(
         posterior_predictive: draws of the observations for every particle.
         log_likelihood: the log-likelihood of every observation for every particle.
         attributes: for some groups, their attributes.
-        known: the names of axes and the labels along them that the target has; those that do not fit are left out.
-        given: the same from the caller; `ValueError` where they do not fit.
+        of_target: the target's names of axes and labels along them; those that do not fit are left out.
+        of_caller: the caller's; ArviZ raises where they do not fit.
     """
     draws = {
         "posterior": posterior,
@@ -49,35 +131,37 @@ def from_groups(
     }
     groups["observed_data"] = {name: np.asarray(value) for name, value in observed_data.items()}
     groups = {name: group for name, group in groups.items() if group}
-    data = _from_dict(groups, *_axes(groups, known, given))
+    data = _from_dict(groups, *_axes(groups, of_target, of_caller))
     for name, entries in attributes.items():
         data[name].attrs.update(entries)
     return data
 
 
 def _axes(
-    groups: Mapping[str, Mapping[str, np.ndarray]], known: tuple[Dims, Group], given: tuple[Dims, Group]
+    groups: Mapping[str, Mapping[str, np.ndarray]], of_target: tuple[Dims, Group], of_caller: tuple[Dims, Group]
 ) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
     """The names of all axes of every variable, and the labels along them, as `arviz.from_dict` takes them."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in _shapes(groups):  # a log-likelihood has no axes for the parts of one observation
         shapes[name] = max(shapes.get(name, ()), shape, key=len)
-    labels = {name: np.asarray(values) for name, values in known[1].items()}
-    named = {name: list(axes) for name, axes in known[0].items() if _fits(axes, name, shapes, labels)}
-    labels |= {name: _as_labels(name, values) for name, values in given[1].items()}
-    named |= {name: _as_names(name, axes, shapes) for name, axes in given[0].items()}
+    unknown = sorted(set(of_caller[0]) - set(shapes))
+    if unknown:
+        raise ValueError(f"`dims` must name axes of variables among {', '.join(sorted(shapes))}, got {unknown[0]!r}.")
+    labels = {name: np.asarray(values) for name, values in of_target[1].items()}
+    named = {name: list(axes) for name, axes in of_target[0].items() if _fits(axes, name, shapes, labels)}
+    labels |= {name: np.asarray(values) for name, values in of_caller[1].items()}
+    named |= {name: [axes] if isinstance(axes, str) else list(axes) for name, axes in of_caller[0].items()}
     dims = {
-        name: [f"{name}_dim_{axis}" if own is None else own for axis, own in enumerate(named[name])]
+        name: [f"{name}_dim_{axis}" if label is None else label for axis, label in enumerate(named[name])]
         if name in named
         else [f"{name}_dim_{axis}" for axis in range(len(shape))]
         for name, shape in shapes.items()
     }
-    _check_lengths(dims, shapes, labels)
     used = {axis for axes in dims.values() for axis in axes}
-    unused = sorted(set(given[1]) - used)
+    unused = sorted(set(of_caller[1]) - used)
     if unused:
         raise ValueError(
-            f"`coords` must label axes that there are, {', '.join(sorted(used)) or 'none here'}, got {unused[0]!r}. "
+            f"`coords` must label existing axes, here {', '.join(sorted(used)) or 'none'}, got {unused[0]!r}. "
             "`dims={variable: [axis, ...]}` names the axes of a variable."
         )
     return dims, {name: values for name, values in labels.items() if name in used}
@@ -91,7 +175,7 @@ def _shapes(groups: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[st
 
 
 def _fits(axes: Sequence[str | None], name: str, shapes: Mapping[str, tuple[int, ...]], labels: Group) -> bool:
-    """Whether a target's names of axes can be those of its variable."""
+    """Whether a target's names of axes fit its variable."""
     if name not in shapes or len(axes) != len(shapes[name]):
         return False
     clash = any(axis in _SAMPLE_AXES or axis in shapes for axis in axes if axis is not None)
@@ -99,51 +183,6 @@ def _fits(axes: Sequence[str | None], name: str, shapes: Mapping[str, tuple[int,
         (len(labels[axis]), length) for axis, length in zip(axes, shapes[name], strict=True) if axis and axis in labels
     ]
     return not clash and all(number == length for number, length in labelled)
-
-
-def _as_names(name: str, axes: Any, shapes: Mapping[str, tuple[int, ...]]) -> list[str | None]:
-    """The caller's names of the axes of a variable; `ValueError` where they cannot be."""
-    if name not in shapes:
-        raise ValueError(f"`dims` must name axes of variables among {', '.join(sorted(shapes))}, got {name!r}.")
-    names: list[str | None] = [axes] if isinstance(axes, str) else list(axes)
-    if len(names) != len(shapes[name]):
-        raise ValueError(
-            f"`dims` must have a name for each of the {len(shapes[name])} axes of {name!r}, which has shape "
-            f"{shapes[name]} beside chain and draw, got {names}."
-        )
-    for own in names:
-        if own is not None and (not isinstance(own, str) or own in (*_SAMPLE_AXES, *shapes)):
-            raise ValueError(
-                f"`dims` must be names that no variable has, and neither 'chain' nor 'draw', got {own!r} for {name!r}."
-            )
-    return names
-
-
-def _as_labels(name: str, values: Any) -> np.ndarray:
-    labels = np.asarray(values)
-    if labels.ndim != 1:
-        raise ValueError(f"`coords` must be one list of labels for {name!r}, got shape {labels.shape}.")
-    return labels
-
-
-def _check_lengths(
-    dims: Mapping[str, list[str]], shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, np.ndarray]
-) -> None:
-    """Raise where an axis has another length than its labels, or than in another variable."""
-    first: dict[str, tuple[str, int]] = {}
-    for name, axes in dims.items():
-        for axis, length in zip(axes, shapes[name], strict=True):
-            if axis in labels and len(labels[axis]) != length:
-                raise ValueError(
-                    f"`coords` must have a label for each of the {length} places along the axis {axis!r} of {name!r}, "
-                    f"got {len(labels[axis])}."
-                )
-            other, expected = first.setdefault(axis, (name, length))
-            if length != expected:
-                raise ValueError(
-                    f"`dims` gives {name!r} an axis {axis!r} of length {length}, which has length {expected} in "
-                    f"{other!r}."
-                )
 
 
 def _from_dict(groups: dict[str, Any], dims: dict[str, list[str]], coords: dict[str, np.ndarray]) -> Any:

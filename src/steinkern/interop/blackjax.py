@@ -49,7 +49,7 @@ def as_blackjax(
     Args:
         target: as for `fit`.
         sampler: such as `svgd()`.
-        data: as for `fit`. They are constants of the compiled step, so other data need another compilation.
+        data: as for `fit`. They are constants of the compiled step, so new data need a new compilation.
         batch_size: as for `fit`.
     """
     if not isinstance(sampler, AbstractSampler):
@@ -58,7 +58,7 @@ def as_blackjax(
     rows = as_data(data)
     whole.check_data(rows, batch_size)
 
-    def bound(position: PyTree) -> AbstractTarget:
+    def bind(position: PyTree) -> AbstractTarget:
         return whole.bind(jax.tree.map(lambda leaf: leaf[0], position))
 
     def init(position: PyTree, rng_key: Any = None) -> ParticleState:
@@ -66,16 +66,16 @@ def as_blackjax(
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(position)):
             check_particles(position, "position")
         position = as_arrays("position", position)
-        own = bound(position)
-        points = jax.vmap(own.bound_space.unconstrain)(position)
+        bound = bind(position)
+        points = jax.vmap(bound.bound_space.unconstrain)(position)
         sampler.check(points)
-        return ParticleState(position, sampler.init(own, points, own.batch(rows, batch_size)))
+        return ParticleState(position, sampler.init(bound, points, bound.batch(rows, batch_size)))
 
     def step(rng_key: KeyLike, state: ParticleState) -> tuple[ParticleState, Info]:
         """One step of the sampler, on a new minibatch if `batch_size` is set."""
-        own = bound(state.position)
+        bound = bind(state.position)
         batch_key, sampler_key = jr.split(as_key(rng_key, "rng_key"))
-        inner, info = sampler.step(sampler_key, state.inner, own, own.batch(rows, batch_size, batch_key))
-        return ParticleState(jax.vmap(own.bound_space.constrain)(inner.points), inner), info
+        inner, info = sampler.step(sampler_key, state.inner, bound, bound.batch(rows, batch_size, batch_key))
+        return ParticleState(jax.vmap(bound.bound_space.constrain)(inner.points), inner), info
 
     return SamplingAlgorithm(init, step)

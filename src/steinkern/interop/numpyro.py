@@ -14,11 +14,12 @@ from ..core.extras import install_command
 from ..core.particles import Layout
 from ..core.programs import compiled_quickly
 from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number, check_callable
+from ..targets.checks import check_closed_over
 from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion, usable_at
 from ._numpyro_axes import axis_names
 
 try:
-    import numpyro  # noqa: F401 (to see whether it is there)
+    import numpyro  # noqa: F401 (whether it is installed)
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"`steinkern.interop.numpyro` needs NumPyro, which is not installed: {install_command('numpyro')}"
@@ -44,12 +45,12 @@ from ._numpyro_call import (
 
 
 def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
-    """The posterior of a NumPyro model that is called with the given arguments.
+    """The posterior of a NumPyro model that is called with these arguments.
 
     ```python
     target = steinkern.interop.numpyro.from_model(model, x, y)
     result = steinkern.fit(key, target, steinkern.svgd(), target.prior(prior_key, 100), num_steps=500)
-    result.particles["scale"]                  # latent sites, in their own coordinates
+    result.particles["scale"]                  # latent sites, in constrained coordinates
     target.sites(result.particles)["effect"]   # deterministic sites too
     ```
 
@@ -73,6 +74,7 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
     """
     check_callable("model", model, "a NumPyro model, a function of the arguments that follow it")
     check_call(model, args, kwargs)
+    check_closed_over(model)
     traced_args, traced_kwargs = jax.tree.map(as_argument, (args, kwargs))
     call = ModelCall(model, traced_args, traced_kwargs)
     if not can_be_traced(call):
@@ -121,7 +123,7 @@ class NumPyroSpace(AbstractModelSpace):
         if outside:
             raise ValueError(
                 f"`{argument}` must lie inside their support; {', '.join(outside)} has values outside what the model "
-                "allows. Give them in the sites' own, constrained coordinates."
+                "allows. Give them in constrained coordinates."
             )
 
 
@@ -145,8 +147,8 @@ class NumPyroTarget(AbstractModelTarget):
             return None
         keys = [None] * len(self.plates) if key is None else list(jr.split(key, len(self.plates)))
         return {
-            name: jnp.arange(rows) if own is None else jr.randint(own, (rows,), 0, size)
-            for (name, size, rows), own in zip(self.plates, keys, strict=True)
+            name: jnp.arange(rows) if plate_key is None else jr.randint(plate_key, (rows,), 0, size)
+            for (name, size, rows), plate_key in zip(self.plates, keys, strict=True)
         }
 
     def sampled_rows(self, data: Batch, batch_size: int | None) -> dict[str, tuple[int, int]]:

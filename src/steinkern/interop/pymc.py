@@ -48,7 +48,7 @@ def from_model(model: Any) -> "PyMCTarget":
     ```python
     target = steinkern.interop.pymc.from_model(model)
     result = steinkern.fit(key, target, steinkern.svgd(), target.prior(prior_key, 100), num_steps=500)
-    result.particles["scale"]                  # free variables, in their own coordinates
+    result.particles["scale"]                  # free variables, in constrained coordinates
     target.sites(result.particles)["effect"]   # deterministics too
     ```
 
@@ -82,8 +82,8 @@ def from_model(model: Any) -> "PyMCTarget":
         for variable in variables
     }
     layout = Layout.of(free)
-    drawn = dict(zip(names, pm.draw(variables, mode=_INTERPRETED, random_seed=0), strict=True))
-    shapes = tuple(np.shape(drawn[name]) for name in layout.names)
+    draws = dict(zip(names, pm.draw(variables, mode=_INTERPRETED, random_seed=0), strict=True))
+    shapes = tuple(np.shape(draws[name]) for name in layout.names)
     return PyMCTarget(PyMCSpace(layout, shapes, names, functions))
 
 
@@ -99,13 +99,13 @@ class _Functions:
         constrained = model.replace_rvs_by_values(variables)
         self.constrain = _jax(values, constrained)
         # A transform may depend on other variables (a bound), so all of them are inputs and none is drawn.
-        self.places = [variable.clone(name=f"{variable.name}_value") for variable in variables]
-        self.swap = dict(zip(variables, self.places, strict=True))
+        self.inputs = [variable.clone(name=f"{variable.name}_value") for variable in variables]
+        self.swap = dict(zip(variables, self.inputs, strict=True))
         forward = [_forward(variable, model.rvs_to_transforms[variable]) for variable in variables]
-        self.unconstrain = _jax(self.places, clone_replace(forward, self.swap))
+        self.unconstrain = _jax(self.inputs, clone_replace(forward, self.swap))
         # The whole of a variable with missing entries is a deterministic of its observed and its free part.
-        seen = {variable: model.rvs_to_values[variable] for variable in model.observed_RVs}
-        self.deterministics = _jax(self.places, clone_replace(list(model.deterministics), {**self.swap, **seen}))
+        observed = {variable: model.rvs_to_values[variable] for variable in model.observed_RVs}
+        self.deterministics = _jax(self.inputs, clone_replace(list(model.deterministics), {**self.swap, **observed}))
 
 
 def _forward(variable: Any, transform: Any) -> Any:
@@ -162,7 +162,7 @@ class PyMCSpace(AbstractModelSpace):
         if outside:
             raise ValueError(
                 f"`{argument}` must lie inside their support; {', '.join(outside)} has values outside what the model "
-                "allows. Give them in the variables' own, constrained coordinates."
+                "allows. Give them in constrained coordinates."
             )
 
 
@@ -239,7 +239,7 @@ class PyMCTarget(AbstractModelTarget):
         observed = list(functions.model.observed_RVs)
         outputs = clone_replace(observed, functions.swap)
         draw = pytensor_compile(
-            functions.places, outputs, mode=_INTERPRETED, random_seed=_seed(key), on_unused_input="ignore"
+            functions.inputs, outputs, mode=_INTERPRETED, random_seed=_seed(key), on_unused_input="ignore"
         )
         columns = [np.asarray(value) for value in self.space.in_order(particles)]
         draws = [draw(*row) for row in zip(*columns, strict=True)]

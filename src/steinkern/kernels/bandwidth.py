@@ -11,15 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..core.reductions import reduce_apart, reduce_together
+from ..core._xla import reduce_apart, reduce_together
 from ..core.reprs import OneLine
 from ..core.types import Points, Scalar, as_number, cast_like, check_count, check_positive
 from .distance import squared_distances
 
-_FEW_PAIRS = 128  # up to here, comparing all pairs with all costs less than a search
-_CONSTANT = 512  # up to here, which entries stand for pairs is written into the program
-_MERGED = 2048  # pairs up to which one kernel that is not vectorised takes less time than three that are
-_GUESSES = 8  # secant steps; then bisection, which is faster where the distances form clusters
+_MAX_COMPARED_PAIRS = 128
+"""The most pairs for which comparing each with all costs less than a search."""
+_MAX_CONSTANT_ROWS = 512
+"""The most particles for which the mask of the pairs is a constant of the program."""
+_MAX_MERGED_PAIRS = 2048
+"""The most pairs for which one scalar kernel is faster than three vectorised ones."""
+_MAX_SECANT_STEPS = 8
+"""Further steps bisect, which is faster where the distances form clusters."""
 
 
 class AbstractBandwidth(OneLine):
@@ -36,32 +40,34 @@ class Median(AbstractBandwidth):
     Args:
         factor: 1 / (2 log(n + 1)) by default, the "median trick" of Liu and Wang (2016) in the convention exp(−r²/2h)
             of Eq. (13): a particle's kernel value at itself is then about the sum of those at all others.
-        largest: the most particles used; of more, `largest` evenly spaced ones in their order. The median over m
-            exchangeable particles has a relative standard error near 1.5/√m in one dimension, 1/√m in two (4 to 5
-            percent by default), and less in more.
+        max_points: the most particles used; of more particles, every n/max_points-th. The median over m exchangeable
+            particles has a relative standard error near 1.5/√m in one dimension, 1/√m in two (4 to 5 percent by
+            default), and less in more.
 
     The diagonal (n zeros) does not count. Where the median is zero (more than half the pairs coincide) the mean of r²
     replaces it. Where all particles coincide, 1 replaces it. The bandwidth is therefore always positive.
     """
 
     factor: Any = eqx.field(default=None, converter=as_number)
-    largest: int = eqx.field(default=500, static=True)
+    max_points: int = eqx.field(default=500, static=True)
 
     def __check_init__(self) -> None:
         if self.factor is not None:
             check_positive("factor", self.factor)
-        check_count("largest", self.largest, least=2)
-        if self.largest > 2**16:
-            raise ValueError(f"`largest` must be at most 65,536, whose pairs can be counted, got {self.largest}.")
+        check_count("max_points", self.max_points, least=2)
+        if self.max_points > 2**16:
+            raise ValueError(
+                f"`max_points` must be at most 65,536, so that 32 bits count their pairs, got {self.max_points}."
+            )
 
     def __call__(self, points: Points) -> Scalar:
         n = points.shape[0]
-        sample = points if n <= self.largest else points[self.sampled(n)]
+        sample = points if n <= self.max_points else points[self.sampled(n)]
         return self.from_distances(squared_distances(sample, sample), n, alone=True)
 
     def sampled(self, number: int) -> Int[np.ndarray, " m"]:
         """The indices of the particles used, of `number` in all."""
-        used = min(number, self.largest)
+        used = min(number, self.max_points)
         return np.arange(used) * number // used
 
     def from_distances(self, r2: Float[Array, "m m"], number: int, *, alone: bool = False) -> Scalar:
@@ -70,8 +76,8 @@ class Median(AbstractBandwidth):
         Args:
             r2: the squared distances.
             number: the number of particles.
-            alone: this is the only bandwidth, not one of a batch. Few distances are then reduced by few kernels, which
-                compile sooner; in a batch, kernels that are vectorised save more.
+            alone: whether this is the only bandwidth, not one of a batch. Few distances are then reduced by few
+                kernels, which compile faster; a batch is reduced by vectorised kernels, which run faster.
         """
         typical, total = median_of_pairs(r2, alone=alone)
         mean = total / max(r2.size - r2.shape[0], 1)
@@ -84,34 +90,33 @@ class Median(AbstractBandwidth):
 def median_of_pairs(r2: Float[Array, "n n"], *, alone: bool = False) -> tuple[Scalar, Scalar]:
     """The exact median of r²_ij over i < j, 0 for a single point; and the sum of all r².
 
-    By sorting on a GPU, where every turn of a loop waits for the host. By counting elsewhere: XLA's CPU sort costs 20
-    to 40 times the rest of a step.
+    On a GPU by sorting, because every iteration of a loop synchronises with the host. Elsewhere by counting: XLA's
+    sort on a CPU costs 20 to 40 times the rest of a step.
     """
     n = r2.shape[0]
     if n == 1:
         return jnp.zeros((), r2.dtype), jnp.sum(r2)
-    if n * (n - 1) // 2 <= _FEW_PAIRS:
+    if n * (n - 1) // 2 <= _MAX_COMPARED_PAIRS:
         return _median_of_few(r2[np.triu_indices(n, 1)]), jnp.sum(r2)
     counting = partial(median_by_counting, reduce=reduce_together if alone else reduce_apart)
     return jax.lax.platform_dependent(r2, cuda=median_by_sorting, default=counting)
 
 
 def median_by_sorting(r2: Float[Array, "n n"]) -> tuple[Scalar, Scalar]:
-    """The median of at least two pairs, by a sort of all, and the sum of r²."""
+    """The median of at least two pairs by sorting, and the sum of r²."""
     n = r2.shape[0]
     number = n * (n - 1) // 2
-    ordered = jnp.sort(_fold(r2).ravel())  # entries that stand for no pair are infinite, and last
+    ordered = jnp.sort(_fold(r2).ravel())  # entries without a pair are infinite, and last
     return (ordered[(number - 1) // 2] + ordered[number // 2]) / 2, jnp.sum(r2)
 
 
 def median_by_counting(
     r2: Float[Array, "n n"], reduce: Callable[..., tuple[Array, ...]] = reduce_apart
 ) -> tuple[Scalar, Scalar]:
-    """The median of at least two pairs, by a search for the number that half of them lie below; and the sum of r².
+    """The median of at least two pairs by a search for the value below which half of them lie, and the sum of r².
 
-    A secant search on the number of pairs below t, bracketed and bisected on the bits of the floats, ends after a
-    handful of passes: 5 to 11 for a cloud, up to 40 where clusters are far apart, 60 in float64 where many distances
-    are the same.
+    A secant search on the number of pairs below t, bracketed and bisected on the bits of the floats, takes 5
+    to 11 passes for a cloud, up to 40 where clusters are far apart, and 60 in float64 where many distances are equal.
     """
     n = r2.shape[0]
     number = n * (n - 1) // 2
@@ -127,20 +132,20 @@ def median_by_counting(
         return (high_count != rank) & (_halfway(low, high) > low)
 
     def narrow(carry: Array) -> Array:
-        low, high, high_count, last_count, turn, *floats = carry
+        low, high, high_count, last_count, step, *floats = carry
         last, slope = (_from_bits(bits, r2.dtype) for bits in floats)
         guess = _bits(last + (rank - last_count).astype(last.dtype) * slope)
-        safe = (guess > low) & (guess < high) & (turn % 4 != 3) & (turn < _GUESSES)
+        safe = (guess > low) & (guess < high) & (step % 4 != 3) & (step < _MAX_SECANT_STEPS)
         middle = jnp.where(safe, guess, _halfway(low, high))
         t = _from_bits(middle, r2.dtype)
-        found = _count(pairs <= t, reduce).astype(low.dtype)
-        enough = found >= rank
-        kept = (turn == 0) | (found == last_count)
-        moved = jnp.where(kept, 1, found - last_count).astype(last.dtype)
+        count = _count(pairs <= t, reduce).astype(low.dtype)
+        enough = count >= rank
+        same_slope = (step == 0) | (count == last_count)
+        change = jnp.where(same_slope, 1, count - last_count).astype(last.dtype)
         low, high = jnp.where(enough, low, middle), jnp.where(enough, middle, high)
-        high_count = jnp.where(enough, found, high_count)
-        slope = jnp.where(kept, slope, (t - last) / moved)
-        return jnp.stack([low, high, high_count, found, turn + 1, middle, _bits(slope)])
+        high_count = jnp.where(enough, count, high_count)
+        slope = jnp.where(same_slope, slope, (t - last) / change)
+        return jnp.stack([low, high, high_count, count, step + 1, middle, _bits(slope)])
 
     # Invariant: count(low) < rank <= count(high). By Markov's inequality half the pairs lie below twice the mean, and
     # none below zero, whose bits are 0. The first guess is the Wilson-Hilferty median of a gamma law of these moments.
@@ -160,7 +165,7 @@ def median_by_counting(
 
 
 def _median_of_few(values: Float[Array, " m"]) -> Scalar:
-    """The median by comparing all values with all, without a loop, whose every pass would synchronise GPU and host."""
+    """The median by comparing all values with all: no loop, whose iterations would synchronise GPU and host."""
     number = values.shape[0]
     index = jnp.arange(number)
     before = values[None, :] < values[:, None]
@@ -172,13 +177,13 @@ def _median_of_few(values: Float[Array, " m"]) -> Scalar:
 
 
 def _fold(r2: Float[Array, "n n"]) -> Float[Array, "half n"]:
-    """The pairs i < j: the strict upper triangle folded into a rectangle, its lower rows turned beside the upper ones.
+    """The pairs i < j: the strict upper triangle folded into a rectangle, lower rows reversed beside the upper ones.
 
     Entries without a pair are infinite.
     """
     n = r2.shape[0]
     half = (n + 1) // 2
-    numpy: Any = np if n <= _CONSTANT else jnp  # constants of the program need no kernel that computes them
+    numpy: Any = np if n <= _MAX_CONSTANT_ROWS else jnp  # a constant needs no kernel
     row, column = numpy.arange(half)[:, None], numpy.arange(n)[None, :]
     folded = jnp.where(column > row, r2[:half], r2[::-1, ::-1][:half])
     surplus = (column == row) | ((column < row) & (2 * row == n - 1))
@@ -186,7 +191,7 @@ def _fold(r2: Float[Array, "n n"]) -> Float[Array, "half n"]:
 
 
 def _count(mask: Bool[Array, "half n"], reduce: Callable[..., tuple[Array, ...]]) -> Int[Array, ""]:
-    if reduce is reduce_together and mask.size <= _MERGED:
+    if reduce is reduce_together and mask.size <= _MAX_MERGED_PAIRS:
         return reduce_together(("sum", "max"), 2 * (mask.astype(jnp.int32),))[0]
     # The barrier keeps XLA from merging the sums into one that its CPU backend does not vectorise.
     columns = jax.lax.optimization_barrier(jnp.sum(mask, axis=0, dtype=jnp.int32))

@@ -21,9 +21,8 @@ from .scalar import RBF, AbstractScalarKernel
 def stein_ratio(points: Any, scores: Any) -> Scalar:
     """R = −(1/((n−1)d)) Σ_i (x_i − x̄)·s(x_i), whose expectation at exact draws is 1 (Stein's identity for f(x) = x).
 
-    Particles that are too close together have R < 1, so R detects variance collapse at no cost. R near 1 is necessary
-    and not sufficient: R does not see modes without particles, and is noisy where particles are far out. NaN for a
-    single particle.
+    Particles that are too close together have R < 1, so R detects variance collapse at no cost. R near 1 is necessary,
+    not sufficient: modes without particles do not change R, and outliers make it noisy. NaN for a single particle.
 
     Args:
         points: the particles, (n, d).
@@ -31,8 +30,8 @@ def stein_ratio(points: Any, scores: Any) -> Scalar:
     """
     points, scores = _with_scores(points, scores)
     n, d = points.shape
-    centred = points - jnp.mean(points, axis=0, keepdims=True)
-    return -jnp.sum(centred * scores) / ((n - 1) * d) if n > 1 else jnp.full((), jnp.nan, points.dtype)
+    centered = points - jnp.mean(points, axis=0, keepdims=True)
+    return -jnp.sum(centered * scores) / ((n - 1) * d) if n > 1 else jnp.full((), jnp.nan, points.dtype)
 
 
 def ksd2(
@@ -72,11 +71,11 @@ def _ksd2(points: Points, scores: Points, kernel: AbstractMatrixKernel, statisti
     if statistic == "V":
         return total
 
-    def own(point: Vector, score: Vector) -> Scalar:
+    def with_itself(point: Vector, score: Vector) -> Scalar:
         alone = Scored(point[None], score[None], jnp.ones((1,), point.dtype))
         return _stein_operator(adapted, point[None], score[None], alone)[0]
 
-    diagonal = jnp.sum(jax.vmap(own)(points, scores))
+    diagonal = jnp.sum(jax.vmap(with_itself)(points, scores))
     return (n**2 * total - diagonal) / (n * (n - 1))
 
 
@@ -148,5 +147,5 @@ def moments(points: Any, ddof: int = 0) -> Moments:
     if n <= ddof:
         raise ValueError(f"`ddof` must be below the number of particles, {n}, got {ddof}.")
     mean = jnp.mean(points, axis=0)
-    centred = points - mean[None, :]
-    return Moments(mean, jnp.matmul(centred.T, centred, precision="highest") / (n - ddof))
+    centered = points - mean[None, :]
+    return Moments(mean, jnp.matmul(centered.T, centered, precision="highest") / (n - ddof))

@@ -6,18 +6,19 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.reductions import mean_of_rows, reduce_together
+from ..core._xla import mean_of_rows, reduce_together
 
-_CROWDED = 0.25  # of the squared distance from the mean: neighbours nearer than this count as a cluster
+_CLUSTER_RATIO = 0.25
+"""A neighbour within this share of the squared distance from the mean makes a cluster."""
 
 
 def squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d"]) -> Float[Array, "m n"]:
     """‖x_i − y_j‖², through one matrix product in full precision."""
-    centre = central(points)
-    return centred_squared_distances(at - centre, points - centre)
+    center = central(points)
+    return centered_squared_distances(at - center, points - center)
 
 
-def centred_squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d"]) -> Float[Array, "m n"]:
+def centered_squared_distances(at: Float[Array, "m d"], points: Float[Array, "n d"]) -> Float[Array, "m n"]:
     """‖x_i − y_j‖² of centred points: ‖x‖² + ‖y‖² − 2x·y loses digits with the distance from the origin."""
     squares = jnp.sum(at**2, axis=1)[:, None] + jnp.sum(points**2, axis=1)[None, :]
     r2 = squares - 2 * jnp.matmul(at, points.T, precision="highest")
@@ -41,7 +42,7 @@ def _row(points: Float[Array, "n d"], index: Array) -> Float[Array, "1 d"]:
 
 
 def central(points: Float[Array, "n d"], take: Callable[[Array, Array], Array] = _row) -> Float[Array, "1 d"]:
-    """The centre for `centred_squared_distances`, as a row: the point nearest to the mean, or the mean itself.
+    """The centre for `centered_squared_distances`, as a row: the point nearest to the mean, or the mean itself.
 
     An outlier or several clusters can put the mean outside all clusters; then the nearest point is the better centre.
     The mean is used where that point has no near neighbours. In many dimensions this is the usual case: all points are
@@ -53,8 +54,8 @@ def central(points: Float[Array, "n d"], take: Callable[[Array, Array], Array] =
     """
     mean = mean_of_rows(points)
     offsets = jnp.sum((points - mean) ** 2, axis=1)
-    place, least = jnp.argmin(offsets), jnp.min(offsets)
-    nearest = take(points, place)
-    others = jnp.where(jnp.arange(points.shape[0]) == place, jnp.inf, jnp.sum((points - nearest) ** 2, axis=1))
+    index, least = jnp.argmin(offsets), jnp.min(offsets)
+    nearest = take(points, index)
+    others = jnp.where(jnp.arange(points.shape[0]) == index, jnp.inf, jnp.sum((points - nearest) ** 2, axis=1))
     nearest_other, _ = reduce_together(("min", "max"), (others, others))
-    return jnp.where(nearest_other >= _CROWDED * least, mean, nearest)
+    return jnp.where(nearest_other >= _CLUSTER_RATIO * least, mean, nearest)

@@ -1,4 +1,4 @@
-"""Graphical SVGD: a diagonal matrix-valued kernel, one local scalar kernel for each block of coordinates."""
+"""Graphical SVGD: a diagonal matrix-valued kernel, one local scalar kernel per block of coordinates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,9 +23,9 @@ class Graphical(AbstractMatrixKernel):
     Markov blanket leaves out the distances in all other coordinates, which dominate in many dimensions.
 
     Args:
-        scalar: the local kernel; a bandwidth rule is evaluated for every block on its own neighbourhood.
+        scalar: the local kernel; a bandwidth rule is evaluated for every block on its neighbourhood.
         blocks: the coordinates of every block, together covering each coordinate once.
-        neighbours: for every block the further coordinates that its kernel depends on; none by default.
+        neighbors: for every block the other coordinates that its kernel depends on; none by default.
     """
 
     scalar: AbstractScalarKernel
@@ -36,23 +36,23 @@ class Graphical(AbstractMatrixKernel):
         self,
         scalar: AbstractScalarKernel,
         blocks: Sequence[Sequence[int]],
-        neighbours: Sequence[Sequence[int]] | None = None,
+        neighbors: Sequence[Sequence[int]] | None = None,
     ):
         check_scalar_kernel("scalar", scalar)
-        own = [list(block) for block in blocks]
-        covered = sorted(i for block in own for i in block)
+        members = [list(block) for block in blocks]
+        covered = sorted(i for block in members for i in block)
         if not covered or covered != list(range(len(covered))):
-            raise ValueError(f"`blocks` must cover every coordinate 0 … d−1 exactly once, got {own}.")
-        if neighbours is None:
-            neighbours = [[] for _ in own]
-        if len(neighbours) != len(own):
-            raise ValueError(f"`neighbours` must have one entry a block, {len(own)}, got {len(neighbours)}.")
-        around = [block + sorted(set(near) - set(block)) for block, near in zip(own, neighbours, strict=True)]
-        strange = sorted({i for near in around for i in near} - set(covered))
-        if strange:
-            raise ValueError(f"`neighbours` names coordinates {strange}, but there are {len(covered)}.")
+            raise ValueError(f"`blocks` must cover every coordinate 0 … d−1 exactly once, got {members}.")
+        if neighbors is None:
+            neighbors = [[] for _ in members]
+        if len(neighbors) != len(members):
+            raise ValueError(f"`neighbors` must have one entry per block, {len(members)}, got {len(neighbors)}.")
+        around = [block + sorted(set(near) - set(block)) for block, near in zip(members, neighbors, strict=True)]
+        unknown = sorted({i for near in around for i in near} - set(covered))
+        if unknown:
+            raise ValueError(f"`neighbors` names coordinates {unknown}, but there are {len(covered)}.")
         self.scalar = scalar
-        self.blocks = tuple(tuple(block) for block in own)
+        self.blocks = tuple(tuple(block) for block in members)
         self.around = tuple(tuple(near) for near in around)
 
     @classmethod
@@ -62,21 +62,21 @@ class Graphical(AbstractMatrixKernel):
 
     @classmethod
     def by_name(
-        cls, scalar: AbstractScalarKernel, layout: Layout, neighbours: Mapping[str, Sequence[str]] | None = None
+        cls, scalar: AbstractScalarKernel, layout: Layout, neighbors: Mapping[str, Sequence[str]] | None = None
     ) -> "Graphical":
         """A kernel with one block for each leaf of the parameters, and neighbourhoods given by the leaves' names.
 
         Args:
             scalar: the local kernel.
             layout: the positions of the leaves, `Layout.of(one_particle)`.
-            neighbours: the names of the further leaves that a leaf's kernel depends on; none for leaves not listed.
+            neighbors: the names of the other leaves that a leaf's kernel depends on; none for leaves not listed.
         """
-        neighbours = dict(neighbours or {})
-        named = set(neighbours) | {near for nears in neighbours.values() for near in nears}
+        neighbors = dict(neighbors or {})
+        named = set(neighbors) | {near for nears in neighbors.values() for near in nears}
         if named - set(layout.names):
-            raise ValueError(f"`neighbours` names {sorted(named - set(layout.names))}, not among {layout.names}.")
+            raise ValueError(f"`neighbors` names {sorted(named - set(layout.names))}, not among {layout.names}.")
         where = {name: list(range(piece.start, piece.stop)) for name, piece in layout.slices.items()}
-        nearby = [[i for near in neighbours.get(name, ()) for i in where[near]] for name in layout.names]
+        nearby = [[i for near in neighbors.get(name, ()) for i in where[near]] for name in layout.names]
         return cls(scalar, [where[name] for name in layout.names], nearby)
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
@@ -91,7 +91,8 @@ class Graphical(AbstractMatrixKernel):
             local = Scored(_local(source.points, index, inside), source.scores[:, index], source.weights)
             return radial_velocity(scalar, _local(at, index, inside), local)
 
-        return self._gather(self._over_blocks(one))
+        block, position = self._owners()
+        return self._over_blocks(one)[block, :, position].T  # of every block the coordinates that belong to it
 
     def adapt(self, points: Points) -> "Graphical":
         def one(scalar: AbstractScalarKernel, index: Array, inside: Array) -> AbstractScalarKernel:
@@ -118,14 +119,9 @@ class Graphical(AbstractMatrixKernel):
 
     def _owners(self) -> tuple[np.ndarray, np.ndarray]:
         """For every coordinate the block it belongs to and its position in the block's neighbourhood."""
-        owners = {i: (b, place) for b, block in enumerate(self.blocks) for place, i in enumerate(block)}
+        owners = {i: (b, position) for b, block in enumerate(self.blocks) for position, i in enumerate(block)}
         pairs = np.array([owners[i] for i in range(len(owners))])
         return pairs[:, 0], pairs[:, 1]
-
-    def _gather(self, each: Float[Array, "blocks m width"]) -> Float[Array, "m d"]:
-        """The velocity from each block's velocity, which is used for the coordinates of that block only."""
-        block, place = self._owners()
-        return each[block, :, place].T
 
     @property
     def dimension(self) -> int:

@@ -1,7 +1,7 @@
-"""Distances in a metric from one application of it to every point, block by block of a block-diagonal one.
+"""Distances in a metric, which is applied once to every point; a block-diagonal one block by block.
 
-A bandwidth, the weights of a mixture and a velocity all need (x − y)ᵀQ(x − y) of the same points. Written the same way
-for each of them, a compiled step has it once.
+A bandwidth, the weights of a mixture and a velocity all need (x − y)ᵀQ(x − y) of the same points. All of them call the
+functions of this file, so XLA computes it once per step.
 """
 
 from typing import Any, NamedTuple
@@ -10,21 +10,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.block_metric import apply_to_shared, has_factors
-from ..core.metric import AbstractMetric, Bilinear, split_columns
-from ..core.pieces import long_products
+from ..core._xla import long_products
 from ..core.types import Points
+from ..linalg.metrics import AbstractMetric, Bilinear, apply_each, apply_to_shared, has_factors, split_columns
 from .bandwidth import AbstractBandwidth, Median
 from .distance import clear_rounding
 from .radial.ring import devices_in_ring
 from .scalar import AbstractScalarKernel
 
-_FEW_COORDINATES = 4
-"""Up to here, distances are sums of products of differences: no product of matrices is as fast, or as accurate."""
+_MAX_DIRECT_DIMENSION = 4
+"""The most coordinates for which distances are sums of products of differences: faster and more accurate."""
 
 
 class InMetric(NamedTuple):
-    """What distances in a metric need of points, one (n, b) array for each block; see `Bilinear`."""
+    """x, Qx and the factors of xᵀQy, one (n, b) array per block; see `Bilinear`."""
 
     left: tuple[Array, ...]
     right: tuple[Array, ...]
@@ -51,7 +50,7 @@ class InMetric(NamedTuple):
 
 
 def in_metric(metric: AbstractMetric, points: Points) -> InMetric:
-    """The points as a metric sees them. Both are in the order of `AbstractMetric.arrange`, the points centred."""
+    """The points in a metric. Both are in the order of `AbstractMetric.arrange`, the points centred."""
     blocks = metric.blocks()
     pieces = split_columns(points, [block.size for block in blocks])
     forms = [block.bilinear(piece) for block, piece in zip(blocks, pieces, strict=True)]
@@ -59,7 +58,7 @@ def in_metric(metric: AbstractMetric, points: Points) -> InMetric:
 
 
 def in_metrics(metrics: AbstractMetric, points: Points) -> InMetric:
-    """The points as each metric of a batch sees them: (l, n, b) arrays, or (n, b) where all metrics have the same."""
+    """The points in each metric of a batch: (l, n, b) arrays, or (n, b) where all metrics share them."""
     blocks = metrics.blocks()
     pieces = split_columns(points, [block.size for block in blocks])
     return InMetric(*zip(*(_bilinear(*pair) for pair in zip(blocks, pieces, strict=True)), strict=True))
@@ -69,19 +68,17 @@ def _bilinear(metrics: AbstractMetric, points: Float[Array, "n b"]) -> Bilinear:
     if has_factors(metrics):  # see `KroneckerMetric.bilinear`
         products = apply_to_shared(metrics, "multiply", points, grouped=devices_in_ring(points.shape[0]) == 1)
         return Bilinear(points, products, products)
-    number = jax.tree_util.tree_leaves(metrics)[0].shape[0]
-    each = jnp.broadcast_to(points, (number, *points.shape))  # as one batch of products
-    return jax.vmap(lambda metric, own: metric.bilinear(own))(metrics, each)
+    return apply_each(metrics, "bilinear", points)
 
 
-def batched_axes(seen: InMetric) -> Any:
-    """The axes of metrics in the arrays of `in_metrics`, for `jax.vmap`."""
-    return jax.tree.map(lambda block: 0 if block.ndim == 3 else None, seen)
+def batched_axes(points: InMetric) -> Any:
+    """`in_axes` of `jax.vmap` over the metrics of `in_metrics`."""
+    return jax.tree.map(lambda block: 0 if block.ndim == 3 else None, points)
 
 
 def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
     """(x_i − y_j)ᵀQ(x_i − y_j)."""
-    if at.dimension <= _FEW_COORDINATES:
+    if at.dimension <= _MAX_DIRECT_DIMENSION:
         return _by_differences(at, points)
     pairs = zip(at.left, points.right, strict=True)
     cross = _total([long_products(left, right) for left, right in pairs])
@@ -90,20 +87,20 @@ def distances_in_metric(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
 
 
 def distances_within_metric(points: InMetric) -> Float[Array, "n n"]:
-    """The same of all pairs of points: symmetric, with zeros on the diagonal."""
-    if points.dimension <= _FEW_COORDINATES:
+    """`distances_in_metric` of all pairs of points: symmetric, with zeros on the diagonal."""
+    if points.dimension <= _MAX_DIRECT_DIMENSION:
         return _by_differences(points, points)
     pairs = zip(points.left, points.right, strict=True)
-    # Q x first: of a batch of metrics these are many, which as second factor would be transposed.
+    # Qx on the left: of a batch of metrics, XLA would transpose the operand on the right.
     cross = _total([long_products(right, left) for left, right in pairs])
-    own = jnp.diagonal(cross)
-    squares = own[:, None] + own[None, :]
+    norms = jnp.diagonal(cross)
+    squares = norms[:, None] + norms[None, :]
     return clear_rounding(squares - (cross + cross.T), squares, points.dimension)
 
 
 def _by_differences(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
     def columns(blocks: tuple[Array, ...]) -> list[Array]:
-        return [block[:, place] for block in blocks for place in range(block.shape[1])]
+        return [block[:, i] for block in blocks for i in range(block.shape[1])]
 
     lists = (columns(blocks) for blocks in (at.left, points.left, at.right, points.right))
     terms = [(a[:, None] - b[None, :]) * (c[:, None] - d[None, :]) for a, b, c, d in zip(*lists, strict=True)]
@@ -111,14 +108,14 @@ def _by_differences(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
 
 
 def reads_distances(rule: Any) -> bool:
-    """Whether a bandwidth needs no more than distances: a number, or the median."""
+    """Whether a bandwidth depends on distances alone: a number, or the median."""
     return isinstance(rule, Median) or not isinstance(rule, AbstractBandwidth)
 
 
 def bandwidth_in_metric(rule: Median, points: InMetric) -> Array:
     """The median's bandwidth in the metric."""
     n = points.left[0].shape[0]
-    sample = points if n <= rule.largest else points.rows(rule.sampled(n))
+    sample = points if n <= rule.max_points else points.rows(rule.sampled(n))
     return rule.from_distances(distances_within_metric(sample), n)
 
 
@@ -128,7 +125,4 @@ def adapt_in_metric(kernel: AbstractScalarKernel, points: InMetric) -> AbstractS
 
 
 def _total(values: list[Array]) -> Array:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
+    return sum(values[1:], values[0])

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.metric import split_columns
 from ..core.particles import Scored
 from ..core.reprs import OneLine
 from ..core.types import (
@@ -29,6 +28,7 @@ from ..core.types import (
     is_concrete,
     is_real_number,
 )
+from ..linalg.metrics import split_columns
 from . import reference
 from .radial import BACKENDS, PRECISIONS, Backend, Precision, radial_divergence, radial_velocity
 from .scalar import AbstractScalarKernel
@@ -65,14 +65,14 @@ class AbstractMatrixKernel(OneLine):
 
     @property
     def rotation_invariant(self) -> bool:
-        """Whether K(Ux, Uy) = U K(x, y) Uᵀ for every rotation U: then any root R of the metric serves in Eq. (12)."""
+        """Whether K(Ux, Uy) = U K(x, y) Uᵀ for every rotation U: then any root R of the metric will do in Eq. (12)."""
         return False
 
 
 class Isotropic(AbstractMatrixKernel):
     """K(x, y) = k(‖x − y‖²) I: vanilla SVGD (Liu and Wang, 2016), Eq. (5).
 
-    A scalar kernel is converted to this one wherever a kernel is expected. Written out, it also sets how to compute:
+    A scalar kernel is converted to this one wherever a kernel is expected. Written out, it also sets the precision:
 
     >>> sampler = svgd(Isotropic(RBF(), precision="fast"))
 
@@ -153,23 +153,23 @@ class PerBlock(AbstractMatrixKernel):
         for size in self.sizes:
             check_count("sizes", size)
         if len(self.parts) != len(self.sizes):
-            raise ValueError(f"`sizes` must have one entry a kernel, {len(self.parts)}, got {self.sizes}.")
+            raise ValueError(f"`sizes` must have one entry per kernel, {len(self.parts)}, got {self.sizes}.")
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         pieces = zip(self.parts, split_columns(x, self.sizes), split_columns(y, self.sizes), strict=True)
-        return jax.scipy.linalg.block_diag(*[part(own, other) for part, own, other in pieces])
+        return jax.scipy.linalg.block_diag(*[part(a, b) for part, a, b in pieces])
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        each = [part.velocity(own, local) for part, own, local in self._local(at, source)]
+        each = [part.velocity(rows, local) for part, rows, local in self._local(at, source)]
         return jnp.concatenate(each, axis=1)
 
     def divergence(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
-        each = [part.divergence(own, local) for part, own, local in self._local(at, source)]
+        each = [part.divergence(rows, local) for part, rows, local in self._local(at, source)]
         return jnp.sum(jnp.stack(each), axis=0)
 
     def adapt(self, points: Points) -> "PerBlock":
         pieces = zip(self.parts, split_columns(points, self.sizes), strict=True)
-        return PerBlock(tuple(part.adapt(own) for part, own in pieces), self.sizes)
+        return PerBlock(tuple(part.adapt(columns) for part, columns in pieces), self.sizes)
 
     def check(self, dimension: int) -> None:
         if dimension != sum(self.sizes):
@@ -181,9 +181,9 @@ class PerBlock(AbstractMatrixKernel):
         self, at: Float[Array, "m d"], source: Scored
     ) -> Iterator[tuple[AbstractMatrixKernel, Float[Array, "m b"], Scored]]:
         points, scores = split_columns(source.points, self.sizes), split_columns(source.scores, self.sizes)
-        places = points if at is source.points else split_columns(at, self.sizes)
-        for part, own, x, s in zip(self.parts, places, points, scores, strict=True):
-            yield part, own, Scored(x, s, source.weights)
+        rows = points if at is source.points else split_columns(at, self.sizes)
+        for part, x, y, s in zip(self.parts, rows, points, scores, strict=True):
+            yield part, x, Scored(y, s, source.weights)
 
 
 class Tilted(AbstractMatrixKernel):

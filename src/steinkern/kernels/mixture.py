@@ -1,4 +1,4 @@
-"""The mixture of preconditioned kernels, Eqs. (16) to (18): a metric of its own around every anchor."""
+"""The mixture of preconditioned kernels, Eqs. (16) to (18): one metric per anchor."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.block_metric import sum_of_solved
-from ..core.metric import AbstractMetric, split_columns
+from ..core._xla import sum_unfused
 from ..core.particles import Scored
-from ..core.reductions import sum_unfused
 from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_choice
+from ..linalg.metrics import AbstractMetric, dot, split_columns, sum_of_solved
 from .bandwidth import AbstractBandwidth, Median
 from .distance import squared_distances
 from .in_metric import (
@@ -27,9 +26,8 @@ from .in_metric import (
 )
 from .matrix import AbstractMatrixKernel, Isotropic, tilted_velocity
 from .preconditioned import Preconditioned, reads_distances_alone
-from .radial import DENSE_PAIRS, centre_of
+from .radial import DENSE_PAIRS, center_of
 from .radial.ring import devices_in_ring
-from .radial.sums import dot
 
 Weighting: TypeAlias = Literal["exact", "no_determinant", "euclidean"]
 WEIGHTINGS = get_args(Weighting)
@@ -45,10 +43,10 @@ class Mixture(AbstractMatrixKernel):
         parts: the l constant kernels K_{Q_l} of Eqs. (12) and (13), as one batch.
         anchors: the points z_l.
         temperature: T widens every Gaussian to covariance T Q_l⁻¹. 1 is Eq. (17). In many dimensions the exponents are
-            of order d and the weights one-hot, so that a particle sees its own anchor only; T of order d couples them.
-            `Mixture.of` also takes a rule such as `Median()`, which couples them whatever the dimension and scale
-            where the weights leave the determinants out.
-        weighting: "exact" is Eq. (17); "no_determinant" leaves ½ log det Q_l out; "euclidean" puts Q_l = I in the
+            of order d and the weights one-hot, so that a particle interacts with its own anchor only; T of order d
+            couples them. `Mixture.of` also takes a rule such as `Median()`, which couples them in any dimension and
+            scale where the weights have no determinants.
+        weighting: "exact" is Eq. (17); "no_determinant" leaves ½ log det Q_l out; "euclidean" sets Q_l = I in the
             weights alone, as the released code of the paper does for networks.
     """
 
@@ -72,21 +70,22 @@ class Mixture(AbstractMatrixKernel):
     ) -> "Mixture":
         """The mixture with `base` around every anchor, its bandwidth adapted to `points` in each anchor's metric.
 
-        A temperature that is a bandwidth rule is read off the same distances as the weights use, as the mean over the
+        A temperature that is a bandwidth rule is evaluated at the distances of the weights, as the mean over the
         anchors.
         """
-        seen = _in_metrics(metrics, points) if reads_distances_alone(base) or isinstance(temperature, Median) else None
+        shared = reads_distances_alone(base) or isinstance(temperature, Median)
+        forms = _in_metrics(metrics, points) if shared else None
         if isinstance(temperature, AbstractBandwidth):
             if weighting == "euclidean":
                 temperature = temperature(points)
             elif isinstance(temperature, Median):
                 rule = temperature
-                assert seen is not None
-                axes = (batched_axes(seen),)
-                temperature = jnp.mean(jax.vmap(lambda own: bandwidth_in_metric(rule, own), in_axes=axes)(seen))
+                assert forms is not None
+                axes = (batched_axes(forms),)
+                temperature = jnp.mean(jax.vmap(lambda each: bandwidth_in_metric(rule, each), in_axes=axes)(forms))
             else:
                 temperature = jnp.mean(jax.vmap(temperature)(_whiten(metrics, points, anchors)))
-        return cls(_adapt(base, metrics, points, anchors, seen), anchors, temperature, weighting)
+        return cls(_adapt(base, metrics, points, anchors, forms), anchors, temperature, weighting)
 
     def log_weights(self, x: Vector) -> Float[Array, " l"]:
         """Log w_l(x), Eq. (17), in log space throughout."""
@@ -103,79 +102,83 @@ class Mixture(AbstractMatrixKernel):
         return jnp.einsum("l,lij->ij", jnp.exp(self.log_weights(x) + self.log_weights(y)), each)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        there = self._see(source.points, source.points)
-        here = there if at is source.points else self._see(at, source.points)
+        sources = self._weigh(source.points, source.points)
+        rows = sources if at is source.points else self._weigh(at, source.points)
         pairs = self.anchors.shape[0] * at.shape[0] * source.points.shape[0]
         few = pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1
         if few and reads_distances_alone(self.parts.base):
-            return self._radial_velocity(at, source, here, there)
+            return self._radial_velocity(at, source, rows, sources)
         metric, order = self.parts.metric, self.parts.metric.arrange
-        tilts = jnp.concatenate(self._tilts(order(source.points), order(self.anchors), there), axis=2)
+        tilts = jnp.concatenate(self._tilts(order(source.points), order(self.anchors), sources), axis=2)
 
         def one(part: Preconditioned, log_weight: Array, tilt: Array) -> Array:
             return tilted_velocity(part, at, source, log_weight, tilt)
 
-        # Eq. (18): l m d. So many anchors at a time that their matrices of distances stay within bounds.
-        together = max(1, 4 * DENSE_PAIRS // (at.shape[0] * source.points.shape[0]))
-        all_ = (self.parts, there.log_weights, metric.restore(tilts))
-        if together >= self.anchors.shape[0]:
-            each = jax.vmap(one)(*all_)
+        # Eq. (18): l m d, a batch of anchors at a time to bound the memory of their distances.
+        batch_size = max(1, 4 * DENSE_PAIRS // (at.shape[0] * source.points.shape[0]))
+        arguments = (self.parts, sources.log_weights, metric.restore(tilts))
+        if batch_size >= self.anchors.shape[0]:
+            each = jax.vmap(one)(*arguments)
         else:
-            each = jax.lax.map(lambda own: one(*own), all_, batch_size=together)
-        return jnp.einsum("ln,lnd->nd", jnp.exp(here.log_weights), each, precision="highest")
+            each = jax.lax.map(lambda args: one(*args), arguments, batch_size=batch_size)
+        return jnp.einsum("ln,lnd->nd", jnp.exp(rows.log_weights), each, precision="highest")
 
     def adapt(self, points: Points) -> "Mixture":
         parts = jax.vmap(lambda part: part.adapt(points))(self.parts)
         return Mixture(parts, self.anchors, self.temperature, self.weighting)
 
     def _radial_velocity(
-        self, at: Float[Array, "m d"], source: Scored, here: "_Seen", there: "_Seen"
+        self, at: Float[Array, "m d"], source: Scored, rows: "_Weighted", sources: "_Weighted"
     ) -> Float[Array, "m d"]:
         """Eq. (18) for k(r²) I around every anchor, with two applications of each metric to each point.
 
         Brought back by R⁻¹, the drive of anchor l is Q_l⁻¹ of its tilted scores, and the repulsion along R(x − y) goes
         along x − y. Q_l times the points gives both their distances and their tilts; Q_l⁻¹ is the second application.
         """
-        metric, centre = self.parts.metric, centre_of(source.points)
+        metric, center = self.parts.metric, center_of(source.points)
         points, scores, anchors = (metric.arrange(array) for array in (source.points, source.scores, self.anchors))
-        if here is there:
-            r2 = jax.vmap(distances_within_metric, in_axes=(batched_axes(there.points),))(there.points)  # l n n
+        if rows is sources:
+            r2 = jax.vmap(distances_within_metric, in_axes=(batched_axes(sources.points),))(sources.points)  # l n n
         else:
-            axes = tuple(batched_axes(own.points) for own in (here, there))
-            r2 = jax.vmap(distances_in_metric, in_axes=axes)(here.points, there.points)  # l m n
-        values, slopes = jax.vmap(lambda base, own: base.scalar.profile(own))(self.parts.base, r2)
-        at_weights, weights = jnp.exp(here.log_weights), jnp.exp(there.log_weights) * source.weights[None]  # l m, l n
-        offsets = jnp.concatenate([source.points - centre, jnp.ones_like(source.points[:, :1])], axis=1)
+            axes = (batched_axes(rows.points), batched_axes(sources.points))
+            r2 = jax.vmap(distances_in_metric, in_axes=axes)(rows.points, sources.points)  # l m n
+        values, slopes = jax.vmap(lambda base, squares: base.scalar.profile(squares))(self.parts.base, r2)
+        at_weights, weights = jnp.exp(rows.log_weights), jnp.exp(sources.log_weights) * source.weights[None]  # l m, l n
+        offsets = jnp.concatenate([source.points - center, jnp.ones_like(source.points[:, :1])], axis=1)
         ratio = jax.vmap(lambda base: base.scalar.constant_slope(at.dtype))(self.parts.base)
         if ratio is not None and at.shape[1] < at.shape[0]:  # k' = ratio × k: drive and repulsion in one product
             pushes = 2 * (ratio[:, None] * weights)[:, :, None] * offsets[None]
-            pull = metric.restore(jnp.concatenate(self._pulls(points, scores, anchors, weights, there), axis=2))
+            pull = metric.restore(jnp.concatenate(self._pulls(points, scores, anchors, weights, sources), axis=2))
             sums = _sum_over_anchors(at_weights, values, pushes + jnp.pad(pull, ((0, 0), (0, 0), (0, 1))))
-            return sums[:, :-1] - sums[:, -1:] * (at - centre)
+            return sums[:, :-1] - sums[:, -1:] * (at - center)
         repulsion = 2 * jnp.sum(at_weights[:, :, None] * slopes * weights[:, None], axis=0)
         if self.anchors is source.points:
             pairs = at_weights[:, :, None] * values * weights[:, None]  # l m n
-            drive = self._drive(points, scores, anchors, there, pairs)
-            if (
-                self.weighting != "euclidean"
-            ):  # Σ_l Σ_j c_lij (z_l − y_j)/T, the rest of the tilts; its rows add up to 0
+            drive = self._drive(points, scores, anchors, sources, pairs)
+            # Σ_l Σ_j c_lij (z_l − y_j)/T, the rest of the tilts; its rows add up to 0.
+            if self.weighting != "euclidean":
                 rate = 1 / cast_like(self.temperature, at)
                 repulsion = repulsion + rate * (jnp.sum(pairs, axis=2).T - jnp.sum(pairs, axis=0))
         else:  # far from all anchors the tilts of the nearest one cancel exactly
-            pulls = self._pulls(points, scores, anchors, weights, there)
-            drive = jnp.concatenate([_sum_over_anchors(at_weights, values, own) for own in pulls], axis=1)
+            pulls = self._pulls(points, scores, anchors, weights, sources)
+            drive = jnp.concatenate([_sum_over_anchors(at_weights, values, pull) for pull in pulls], axis=1)
         sums = dot(repulsion, offsets)
-        return metric.restore(drive) + sums[:, :-1] - sums[:, -1:] * (at - centre)
+        return metric.restore(drive) + sums[:, :-1] - sums[:, -1:] * (at - center)
 
     def _pulls(
-        self, points: Points, scores: Points, anchors: Float[Array, "l d"], weights: Float[Array, "l n"], seen: "_Seen"
+        self,
+        points: Points,
+        scores: Points,
+        anchors: Float[Array, "l d"],
+        weights: Float[Array, "l n"],
+        weighted: "_Weighted",
     ) -> list[Float[Array, "l n b"]]:
         """Q_l⁻¹ of the tilted scores, times the weights; by block."""
         blocks = self.parts.metric.for_arranged().blocks()
-        own_scores = split_columns(scores, [block.size for block in blocks])
+        columns = split_columns(scores, [block.size for block in blocks])
         return [
-            jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, weights[:, :, None] * (own[None] + tilt))
-            for block, own, tilt in zip(blocks, own_scores, self._tilts(points, anchors, seen), strict=True)
+            jax.vmap(lambda metric, vectors: metric.solve(vectors))(block, weights[:, :, None] * (score[None] + tilt))
+            for block, score, tilt in zip(blocks, columns, self._tilts(points, anchors, weighted), strict=True)
         ]
 
     def _drive(
@@ -183,7 +186,7 @@ class Mixture(AbstractMatrixKernel):
         points: Points,
         scores: Points,
         anchors: Float[Array, "l d"],
-        seen: "_Seen",
+        weighted: "_Weighted",
         pairs: Float[Array, "l m n"],
     ) -> Float[Array, "m d"]:
         """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)) with anchors at the particles, less what needs no metric.
@@ -194,16 +197,16 @@ class Mixture(AbstractMatrixKernel):
         """
         blocks = self.parts.metric.for_arranged().blocks()
         sizes = [block.size for block in blocks]
-        weights = jnp.exp(seen.log_weights)
+        weights = jnp.exp(weighted.log_weights)
         if self.weighting == "euclidean":
-            centred = (anchors - jnp.mean(anchors, axis=0, keepdims=True)) / cast_like(self.temperature, points)
-            means = split_columns(dot(weights.T, centred), sizes)
-            own: list[Array | None] = [*split_columns(centred, sizes)]
+            centered = (anchors - jnp.mean(anchors, axis=0, keepdims=True)) / cast_like(self.temperature, points)
+            means = split_columns(dot(weights.T, centered), sizes)
+            offsets: list[Array | None] = [*split_columns(centered, sizes)]
         else:
-            means = [self._mean_tilt(weights, *pair) for pair in self._products(seen)]
-            own = [None] * len(sizes)
+            means = [self._mean_tilt(weights, *pair) for pair in self._products(weighted)]
+            offsets = [None] * len(sizes)
         drives = []
-        for block, score, mean, offset in zip(blocks, split_columns(scores, sizes), means, own, strict=True):
+        for block, score, mean, offset in zip(blocks, split_columns(scores, sizes), means, offsets, strict=True):
             drive = sum_of_solved(block, pairs, score - mean)
             if offset is not None:
                 each = jax.vmap(lambda metric, vector: metric.solve(vector))(block, offset[:, None])
@@ -211,33 +214,33 @@ class Mixture(AbstractMatrixKernel):
             drives.append(drive)
         return jnp.concatenate(drives, axis=1)
 
-    def _see(self, points: Float[Array, "m d"], cloud: Points) -> "_Seen":
-        """The points in every anchor's metric, and their weights. Coordinates are from the centre of the cloud."""
-        metrics, centre = self.parts.metric, centre_of(cloud)
-        seen = _in_metrics(metrics, points, centre)
+    def _weigh(self, points: Float[Array, "m d"], cloud: Points) -> "_Weighted":
+        """The points in every anchor's metric, relative to the centre of the cloud, and their weights."""
+        metrics, center = self.parts.metric, center_of(cloud)
+        forms = _in_metrics(metrics, points, center)
         if self.anchors is points:
             n = points.shape[0]
             anchors = jax.tree.map(
-                lambda leaf: leaf.reshape(-1, 1, leaf.shape[-1])[:: n + 1 if leaf.ndim == 3 else 1], seen
+                lambda leaf: leaf.reshape(-1, 1, leaf.shape[-1])[:: n + 1 if leaf.ndim == 3 else 1], forms
             )
         else:
-            offsets = metrics.arrange(self.anchors - centre)[:, None]
+            offsets = metrics.arrange(self.anchors - center)[:, None]
             anchors = jax.vmap(lambda metric, offset: in_metric(metric.for_arranged(), offset))(metrics, offsets)
         if self.weighting == "euclidean":
             squares = squared_distances(self.anchors, points)
         elif self.anchors is points and points.shape[1] >= points.shape[0]:  # the distances that the velocity needs
-            r2 = jax.vmap(distances_within_metric, in_axes=(batched_axes(seen),))(seen)
+            r2 = jax.vmap(distances_within_metric, in_axes=(batched_axes(forms),))(forms)
             squares = jnp.diagonal(r2, axis1=0, axis2=1).T
         else:
-            squares = jax.vmap(lambda own, anchor: own.square_from(anchor), in_axes=(batched_axes(seen), 0))(
-                seen, anchors
-            )
+            squares = jax.vmap(lambda form, anchor: form.square_from(anchor), (batched_axes(forms), 0))(forms, anchors)
         exponents = -0.5 * squares / cast_like(self.temperature, points)
-        return _Seen(seen, anchors, jax.nn.log_softmax(exponents + self._log_scales()[:, None], axis=0))
+        return _Weighted(forms, anchors, jax.nn.log_softmax(exponents + self._log_scales()[:, None], axis=0))
 
-    def _tilts(self, points: Points, anchors: Float[Array, "l d"], seen: "_Seen") -> list[Float[Array, "l n b"]]:
+    def _tilts(
+        self, points: Points, anchors: Float[Array, "l d"], weighted: "_Weighted"
+    ) -> list[Float[Array, "l n b"]]:
         """∇log w_l = g_l − Σ_m w_m g_m at every point, with g_l = −Q_l (x − z_l)/T; by block, in its order."""
-        rate, weights = 1 / cast_like(self.temperature, points), jnp.exp(seen.log_weights)
+        rate, weights = 1 / cast_like(self.temperature, points), jnp.exp(weighted.log_weights)
         if self.weighting == "euclidean":  # the same x in all g_l: (z_l − Σ_m w_m z_m)/T is left
             offsets = rate * (anchors - jnp.mean(anchors, axis=0, keepdims=True))
             tilts = offsets[:, None] - dot(weights.T, offsets)[None]
@@ -245,7 +248,7 @@ class Mixture(AbstractMatrixKernel):
 
         return [
             rate * (anchor - product) - self._mean_tilt(weights, product, anchor)[None]
-            for product, anchor in self._products(seen)
+            for product, anchor in self._products(weighted)
         ]
 
     def _mean_tilt(
@@ -255,9 +258,9 @@ class Mixture(AbstractMatrixKernel):
         pulled = sum_unfused(weights[:, :, None] * product)
         return (dot(weights.T, anchor[:, 0]) - pulled) / cast_like(self.temperature, product)
 
-    def _products(self, seen: "_Seen") -> Iterator[tuple[Float[Array, "l n b"], Float[Array, "l 1 b"]]]:
+    def _products(self, weighted: "_Weighted") -> Iterator[tuple[Float[Array, "l n b"], Float[Array, "l 1 b"]]]:
         """Q_l times the points and times the anchors, by block."""
-        return zip(seen.points.products, seen.anchors.products, strict=True)
+        return zip(weighted.points.products, weighted.anchors.products, strict=True)
 
     def _log_scales(self) -> Float[Array, " l"]:
         logdets = jax.vmap(lambda metric: metric.logdet())(self.parts.metric)
@@ -274,22 +277,22 @@ def _sum_over_anchors(
     return jnp.tensordot(weights[:, :, None] * values, vectors, axes=((0, 2), (0, 1)), precision="highest")
 
 
-class _Seen(NamedTuple):
-    """Points in every anchor's metric."""
+class _Weighted(NamedTuple):
+    """Points in every anchor's metric, with their log responsibilities."""
 
     points: InMetric
-    """Its arrays are (l, n, b), or (n, b) where all metrics have the same."""
+    """Its arrays are (l, n, b), or (n, b) where all metrics share them."""
     anchors: InMetric
     """Every anchor in its own metric: (l, 1, b)."""
     log_weights: Float[Array, "l n"]
 
 
 def _in_metrics(
-    metrics: AbstractMetric, points: Float[Array, "m d"], centre: Float[Array, "1 d"] | None = None
+    metrics: AbstractMetric, points: Float[Array, "m d"], center: Float[Array, "1 d"] | None = None
 ) -> InMetric:
-    """The points in all metrics. Bandwidth, temperature, weights and velocity share it."""
-    centred = metrics.arrange(points - (centre_of(points) if centre is None else centre))
-    return in_metrics(metrics.for_arranged(), centred)
+    """The points in all metrics, for bandwidth, temperature, weights and velocity alike."""
+    centered = metrics.arrange(points - (center_of(points) if center is None else center))
+    return in_metrics(metrics.for_arranged(), centered)
 
 
 def _whiten(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
@@ -303,20 +306,18 @@ def _adapt(
     metrics: AbstractMetric,
     points: Points,
     anchors: Float[Array, "l d"],
-    seen: InMetric | None,
+    forms: InMetric | None,
 ) -> Preconditioned:
     """The kernels around all anchors as one batch, with bandwidths adapted to the points."""
-    if seen is not None and reads_distances_alone(base):
+    if forms is not None and reads_distances_alone(base):
 
-        def from_distances(metric: AbstractMetric, seen: InMetric) -> Preconditioned:
-            scalar = adapt_in_metric(base.scalar, seen)
+        def from_distances(metric: AbstractMetric, form: InMetric) -> Preconditioned:
+            scalar = adapt_in_metric(base.scalar, form)
             return Preconditioned(Isotropic(scalar, base.precision, base.backend), metric)
 
-        return jax.vmap(from_distances, in_axes=(0, batched_axes(seen)))(metrics, seen)
-    if not isinstance(base, Isotropic):  # it may depend on where the origin is
+        return jax.vmap(from_distances, in_axes=(0, batched_axes(forms)))(metrics, forms)
+    if not isinstance(base, Isotropic):  # it may depend on the origin
         return jax.vmap(lambda metric: Preconditioned(base, metric).adapt(points))(metrics)
 
-    def one(metric: AbstractMetric, whitened: Points) -> Preconditioned:
-        return Preconditioned(base.adapt(whitened), metric)
-
-    return jax.vmap(one)(metrics, _whiten(metrics, points, anchors))
+    whitened = _whiten(metrics, points, anchors)
+    return jax.vmap(lambda metric, each: Preconditioned(base.adapt(each), metric))(metrics, whitened)

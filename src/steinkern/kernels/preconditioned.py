@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.metric import AbstractMetric
 from ..core.particles import Scored
 from ..core.types import Matrix, Points, Vector
+from ..linalg.metrics import AbstractMetric, dot
 from .in_metric import (
     InMetric,
     adapt_in_metric,
@@ -18,13 +18,12 @@ from .in_metric import (
     reads_distances,
 )
 from .matrix import AbstractMatrixKernel, Isotropic, as_matrix_kernel
-from .radial import centre_of
+from .radial import center_of
 from .radial.ring import devices_in_ring
-from .radial.sums import dot
 from .scalar import AbstractScalarKernel
 
-_FEW_PAIRS = 2**16
-"""The most pairs for which applying Q twice costs less than mapping into whitened coordinates and back."""
+_MAX_RADIAL_PAIRS = 2**16
+"""The most pairs for which two applications of Q cost less than whitening and mapping back."""
 
 
 class Preconditioned(AbstractMatrixKernel):
@@ -50,7 +49,7 @@ class Preconditioned(AbstractMatrixKernel):
         return self.metric.unwhiten(left)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        few = at.shape[0] * source.points.shape[0] <= _FEW_PAIRS and devices_in_ring(source.points.shape[0]) == 1
+        few = at.shape[0] * source.points.shape[0] <= _MAX_RADIAL_PAIRS and devices_in_ring(source.points.shape[0]) == 1
         if few and reads_distances_alone(self.base) and self.base.precision == "float32":
             return self._radial_velocity(self.base.scalar, at, source)
         moved = self.base.velocity(self.metric.whiten(at), self._whiten(source))
@@ -63,7 +62,7 @@ class Preconditioned(AbstractMatrixKernel):
     def adapt(self, points: Points) -> "Preconditioned":
         if not reads_distances_alone(self.base):
             return Preconditioned(self.base.adapt(self.metric.whiten(points)), self.metric)
-        scalar = adapt_in_metric(self.base.scalar, self._in_own_metric(points - centre_of(points)))
+        scalar = adapt_in_metric(self.base.scalar, self._in_metric(points - center_of(points)))
         return Preconditioned(Isotropic(scalar, self.base.precision, self.base.backend), self.metric)
 
     def check(self, dimension: int) -> None:
@@ -76,18 +75,18 @@ class Preconditioned(AbstractMatrixKernel):
 
         Mapped back by R⁻¹, the drive is Q⁻¹ of the weighted scores, and the repulsion along R(x − y) is along x − y.
         """
-        centre = centre_of(source.points)
-        points, places = source.points - centre, at - centre
-        there = self._in_own_metric(points)
-        together = at is source.points
-        r2 = distances_within_metric(there) if together else distances_in_metric(self._in_own_metric(places), there)
+        center = center_of(source.points)
+        points, rows = source.points - center, at - center
+        sources = self._in_metric(points)
+        same = at is source.points
+        r2 = distances_within_metric(sources) if same else distances_in_metric(self._in_metric(rows), sources)
         values, slopes = scalar.profile(r2)
         slopes = 2 * slopes * source.weights[None, :]
         drive = self.metric.solve(dot(values * source.weights[None, :], source.scores))
-        return drive + dot(slopes, points) - jnp.sum(slopes, axis=1)[:, None] * places
+        return drive + dot(slopes, points) - jnp.sum(slopes, axis=1)[:, None] * rows
 
-    def _in_own_metric(self, points: Points) -> InMetric:
-        """The points as the metric sees them, with all its blocks side by side: their distances are one product."""
+    def _in_metric(self, points: Points) -> InMetric:
+        """The points in the metric, its blocks side by side, so that distances take one matrix product."""
         form = self.metric.for_arranged().bilinear(self.metric.arrange(points))
         return InMetric(*((each,) for each in form))
 

@@ -1,4 +1,4 @@
-"""The paper's definitions, slow and direct. Fast forms are tested against them; `UserKernel` computes with them."""
+"""The paper's definitions, slow and direct. Fast forms are tested against them, and `UserKernel` uses them."""
 
 from collections.abc import Callable
 

@@ -18,36 +18,36 @@ class Affine(AbstractMatrixKernel):
     Gaussian target then has exactly the particles' mean and covariance (Liu and Wang, 2018).
 
     Args:
-        centre: c; the mean of the particles by default, which `adapt` computes.
+        center: c; the mean of the particles by default, which `adapt` computes.
         weight: w, relative to other kernels in a `Sum`.
     """
 
-    centre: Float[Array, " d"] | None = None
+    center: Float[Array, " d"] | None = None
     weight: Any = eqx.field(default=1.0, converter=as_number)
 
     def __check_init__(self) -> None:
         check_positive("weight", self.weight)
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
-        centre = self._centre(x)
-        return cast_like(self.weight, x) * Linear()(x - centre, y - centre)
+        center = self._center(x)
+        return cast_like(self.weight, x) * Linear()(x - center, y - center)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        centre = self._centre(at)[None, :]
-        centred = Scored(source.points - centre, source.scores, source.weights)
-        return cast_like(self.weight, at) * Linear().velocity(at - centre, centred)
+        center = self._center(at)[None, :]
+        centered = Scored(source.points - center, source.scores, source.weights)
+        return cast_like(self.weight, at) * Linear().velocity(at - center, centered)
 
     def adapt(self, points: Points) -> "Affine":
-        return Affine(jnp.mean(points, axis=0), self.weight) if self.centre is None else self
+        return Affine(jnp.mean(points, axis=0), self.weight) if self.center is None else self
 
     @property
     def rotation_invariant(self) -> bool:
-        return self.centre is None  # a centre that is given does not turn with the particles
+        return self.center is None  # a fixed centre does not rotate with the particles
 
-    def _centre(self, x: Array) -> Array:
-        if self.centre is None:
-            raise ValueError("`centre` is the particles' mean: call `kernel.adapt(points)` first, or give a point.")
-        return cast_like(self.centre, x)
+    def _center(self, x: Array) -> Array:
+        if self.center is None:
+            raise ValueError("`center` is the particles' mean: call `kernel.adapt(points)` first, or give a point.")
+        return cast_like(self.center, x)
 
 
 class Sum(AbstractMatrixKernel):

@@ -1,8 +1,14 @@
-"""The results of runs and their display: particles, predictions, verdicts, reports and plots."""
+"""The results of runs and their display: particles, predictions, reports and plots."""
 
-import typing as _typing
-
-from .._exports import import_submodules as _import_submodules
-
-if not _typing.TYPE_CHECKING:  # a type checker would take every name for a module
-    __getattr__ = _import_submodules(__name__)
+from . import plot as plot
+from .class_probabilities import ClassProbabilities as ClassProbabilities
+from .combine import combine as combine
+from .outcome import Cost as Cost
+from .outcome import Diagnostics as Diagnostics
+from .outcome import Faults as Faults
+from .outcome import History as History
+from .outcome import Status as Status
+from .prediction import Prediction as Prediction
+from .result import DivergedError as DivergedError
+from .result import Result as Result
+from .saving import load as load

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.notices import Notice, quantity
-from .placeholders import AbsentTarget
-from .result import Faults, History, Result, Status
-from .verdict import not_judged
+from ..core.messages import Notice, quantity
+from .outcome import Diagnostics, Faults, History, Status
+from .result import Result
 
 
 def combine(results: Sequence[Any]) -> Result:
@@ -30,7 +29,7 @@ def combine(results: Sequence[Any]) -> Result:
     for i, result in enumerate(results):
         if not isinstance(result, Result):
             raise ValueError(f"`results` must hold results of `fit`, got {type(result).__name__} at place {i}.")
-        if isinstance(result.target, AbsentTarget):
+        if result.target is None:
             raise ValueError(
                 f"`results` must have their targets, to see that they agree: that at place {i} was read without one. "
                 "Give it, as in `steinkern.load(path, target=log_density)`."
@@ -50,28 +49,26 @@ def combine(results: Sequence[Any]) -> Result:
     words = ", ".join(f"{quantity(result.num_steps, 'step')}, {result.status.value}" for result in results)
     none = np.zeros(0)
     empty = History(np.zeros(0, int), none, none, none, None)
-    kept = {field.name: getattr(first, field.name) for field in fields(Result)}  # without the quality of `sample`
+    kept = {field.name: getattr(first, field.name) for field in fields(Result)}
     plain = Result(**{**kept, "history": empty})
-    faults = Faults(
-        sum(result.faults.moved_back for result in results), (), sum(result.faults.damped for result in results),
-        max(result.faults.largest_damping for result in results), sum(result.faults.shortened for result in results),
+    faults = [result.diagnostics.faults for result in results]
+    combined = Faults(
+        sum(each.moved_back for each in faults), (), sum(each.damped for each in faults),
+        max(each.largest_damping for each in faults), sum(each.shortened for each in faults),
     )  # fmt: skip
     return replace(
         plain,
-        faults=faults,
+        diagnostics=Diagnostics(not_checked=("the particles of several runs together",), faults=combined),
         particles=jax.tree.map(_concatenate, *[result.particles for result in results]),
         points=_concatenate(*[result.points for result in results]),
         status=status,
         message=Notice("combined", f"combined from {len(results)} results ({words})."),
         num_steps=max(0 if result._chains else result.num_steps for result in results),
         loop=None,
-        verdict=not_judged("the particles of several runs were combined"),
-        comparison=None,
-        failed_checks=(),
-        warnings=tuple(dict.fromkeys(text for result in results for text in result.warnings)),
+        warnings=tuple(dict.fromkeys(notice for result in results for notice in result.warnings)),
     )
 
 
 def _concatenate(*leaves: Any) -> Any:
-    """Concatenate leaves; NumPy arrays, which `sample` returns in double precision, stay NumPy arrays."""
+    """Concatenate leaves; NumPy arrays, which `sample` returns, stay NumPy arrays."""
     return (np if any(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp).concatenate(leaves)

@@ -83,7 +83,6 @@ class Prediction(ShortRepr):
         ```python
         classes = result.predict(logits, (features,)).probabilities(steinkern.Categorical())
         classes.mean, classes.entropy, classes.mutual_information      # a row each
-        classes.calibration(labels).error
         ```
 
         Args:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.random as jr
@@ -14,26 +14,20 @@ from jaxtyping import Array, Float
 
 from ..core.arrays import as_concrete_key, as_data
 from ..core.errors import explain_errors
-from ..core.notices import Notice, quantity
-from ..core.particles import Layout, too_coarse
+from ..core.identity import environment
+from ..core.messages import Notice, quantity
 from ..core.programs import compiled
-from ..core.types import Batch, KeyLike, Points, PyTree, SteinWarning, check_count, warn_caller
-from ..samplers.sampler import AbstractSampler
+from ..core.types import Batch, KeyLike, Points, PyTree, check_count
+from ..interop.arviz import arviz_data
 from ..targets.target import AbstractTarget
-from .arviz_groups import arviz_data
-from .comparison import Comparison
-from .outcome import ChainHistory as ChainHistory
-from .outcome import Faults as Faults
-from .outcome import History as History
-from .outcome import Status as Status
-from .placeholders import AbsentSampler
+from .outcome import Diagnostics, History, Status
 from .prediction import Prediction, predict
-from .report import write_report
-from .report.from_result import record_of
-from .report.record import RECORD_PARTICLES, by_name
-from .saving import description_of, save, state_for_another_process
+from .report.record import by_name, target_name
+from .report.write import write_report
+from .saving import save
 from .summary import short_html, short_text, table_lines
-from .verdict import Verdict, not_judged
+
+SAMPLE_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, support points of their draws"
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,64 +42,52 @@ class Result:
     points: Float[Array, "n d"] | Float[np.ndarray, "n d"]
     """The particles as one (n, d) array of unconstrained coordinates, in which the sampler works.
 
-    `sample` returns points and particles as NumPy arrays in double precision."""
+    `sample` returns points and particles as NumPy arrays."""
     status: Status
     message: Notice
     """The end of the run: a text with a `code`."""
     num_steps: int
     """The number of steps taken, including those of the fits that this one continued."""
     history: History
-    faults: Faults
-    target: AbstractTarget
-    sampler: AbstractSampler
+    diagnostics: Diagnostics
+    """Every number by which the result was judged."""
+    target: Any
+    """The target of the run; `None` where the result was read from a file without it."""
+    sampler: Any
+    """The sampler of the run; `None` where the result was read from a file."""
     loop: Any
-    """The state from which the next step continues; `None` where particles were combined or resampled."""
+    """The state from which the next step continues; `None` where particles were combined, resampled or read."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The options of `fit` as JSON: batch size, recording, tolerance, the shapes of the data, the key."""
     warnings: tuple[Notice, ...] = ()
-    """The texts of the run's `SteinWarning`s, each with a `code`."""
-    verdict: Verdict = field(default=not_judged(""), kw_only=True)
-    """The check of the particles against the target at the end of `fit`."""
-    comparison: Comparison | None = field(default=None, kw_only=True)
-    """The particles beside chains held aside, for a `fit` without a sampler; `None` where there are none."""
-    failed_checks: tuple[str, ...] = field(default=(), kw_only=True)
-    """Errors inside the checks at the end of a run, which are not raised; for bug reports."""
+    """The run's `SteinWarning`s: texts, each with a `code`."""
 
-    _chains: ClassVar[bool] = False
-    _flow: ClassVar[str] = ""
-    _no_flow: ClassVar[str] = RECORD_PARTICLES
-    """The note on the page where the particles of earlier steps are not known."""
+    shared: PyTree = field(default=None, kw_only=True)
+    """The values of the parameters that all particles share; `None` where there are none."""
 
     @property
-    def shared(self) -> PyTree:
-        """The current values of the parameters that all particles share; `None` where there are none."""
-        return self.target.shared
+    def _chains(self) -> bool:
+        """Whether this is a result of `sample`."""
+        return self.settings.get("method") == SAMPLE_METHOD
+
+    @property
+    def known_target(self) -> AbstractTarget:
+        """The target; `ValueError` where the result was read from a file without it."""
+        if self.target is None:
+            raise ValueError(
+                "this result has no target: it was read from a file, which holds no functions. Give it again, as in "
+                "`steinkern.load(path, target=log_density)`. Without it there are `summary`, `predict`, `report`, "
+                "`resample` and a `fit` from its particles."
+            )
+        target: AbstractTarget = self.target
+        return target
 
     def scores(self, data: Batch = None) -> Points:
         """∇log p at the particles, in unconstrained coordinates; `data` are the full data of a target that has any."""
         data = as_data(data)
-        self.target.check_data(data, None)
+        self.known_target.check_data(data, None)
         with explain_errors("`data` must be as `fit` had them", "Were they meant for another target?"):
-            return _scores(self.target, self.points_in_jax(), data)
-
-    def points_in_jax(self) -> Points:
-        """The points as a JAX array; warns where JAX's precision is too coarse for their spread."""
-        self._warn_of_rounding()
-        return _as_array(self.points)
-
-    def _warn_of_rounding(self) -> None:
-        kept, now = np.dtype(self.points.dtype), np.dtype(jax.dtypes.canonicalize_dtype(self.points.dtype))
-        if now.itemsize >= kept.itemsize or len(self.points) < 2:
-            return
-        coarse = np.flatnonzero(too_coarse(np.asarray(self.points), now))
-        if len(coarse):
-            names = Layout.of(jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.particles)).coordinate_names()
-            which = repr(names[coarse[0]]) if len(names) == self.points.shape[1] else f"coordinate {coarse[0]}"
-            others = f" and {len(coarse) - 1} more" if len(coarse) > 1 else ""
-            warn_caller(SteinWarning(
-                f"{now.name} is too coarse for these particles: {which}{others} varies by less than 100 spacings of "
-                "its numbers, so that rounding shows. Enable x64, or shift and rescale the parameter.", self,
-            ))  # fmt: skip
+            return _scores(self.target, _as_array(self.points), data)
 
     def resample(self, key: KeyLike, num_particles: int, *, replace: bool = False) -> "Result":
         """A copy with `num_particles` of its particles, drawn at random.
@@ -127,18 +109,14 @@ class Result:
             )
         if not isinstance(replace, bool | np.bool_):
             raise ValueError(f"`replace` must be True or False, got {replace!r}.")
-        rows = jr.choice(as_concrete_key(key), n, (num_particles,), replace=bool(replace))
-        return self._with_rows(np.asarray(rows))
-
-    def _with_rows(self, rows: np.ndarray) -> "Result":
+        rows = np.asarray(jr.choice(as_concrete_key(key), n, (num_particles,), replace=bool(replace)))
         particles = jax.tree.map(lambda leaf: leaf[rows], self.particles)
         recorded = jax.tree.map(lambda leaf: leaf[:, rows], self.history.particles)
         history = dataclasses.replace(self.history, particles=recorded)
-        verdict = not_judged("particles were drawn from those of a run")
+        diagnostics = Diagnostics(not_checked=("the particles, which were drawn from those of a run",))
         return dataclasses.replace(
-            self, particles=particles, points=self.points[rows], history=history, loop=None, verdict=verdict,
-            comparison=None,
-        )  # fmt: skip
+            self, particles=particles, points=self.points[rows], history=history, loop=None, diagnostics=diagnostics
+        )
 
     def predict(
         self,
@@ -166,7 +144,6 @@ class Result:
             keep_values: `False` keeps mean and standard deviation only, for many rows: memory then grows with the
                 rows, not with particles × rows. Rows are evaluated 1,024 at a time unless `batch_size` is given.
         """
-        self._warn_of_rounding()
         particles = jax.tree.map(_as_array, self.particles)
         return predict(function, particles, self.shared, data, level, batch_size, keep_values)
 
@@ -184,7 +161,7 @@ class Result:
         """The result as ArviZ data: `InferenceData` with ArviZ 0.x, an xarray `DataTree` from 1.0 on.
 
         The groups are `posterior` (the particles by name, and the deterministic sites of a model), `sample_stats`
-        (`lp`, the log density in unconstrained coordinates, and as attributes what is known of the particles' quality)
+        (`lp`, the log density in unconstrained coordinates, and as attributes the diagnostics)
         and, where they are known, `log_likelihood`, `observed_data` and `posterior_predictive`. The log-likelihood of
         every observation is known of a `Posterior` and of NumPyro and PyMC models; `arviz.loo` and `arviz.compare`
         need it. The axes have the names of the model's plates (NumPyro) or dims (PyMC).
@@ -210,11 +187,6 @@ class Result:
         """
         return arviz_data(self, data, key, observed, predictive, dims, coords, log_likelihood)
 
-    @property
-    def sampler_name(self) -> str:
-        """The name of the sampler's class."""
-        return self.sampler.name if isinstance(self.sampler, AbsentSampler) else type(self.sampler).__name__
-
     def report(
         self,
         directory: str | os.PathLike[str],
@@ -222,16 +194,12 @@ class Result:
         *,
         title: str | None = None,
         coordinates: Sequence[str] | None = None,
-        key: KeyLike | None = None,
-        observed: Mapping[str, Any] | None = None,
-        predictive: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write a self-contained page about the run, `index.html` in `directory`, and return its path.
 
         The page shows the run's settings, its end with the advice, the traces of the history and of the kernel Stein
-        discrepancy, the particles' marginals and pairs with a slider over the iterations, a table of the sites, and
-        predictive checks where draws are available. The slider needs `record_particles=True` in `fit`; for `sample` it
-        shows the chains, unless there are very many.
+        discrepancy, the particles' marginals and pairs with a slider over the iterations, and a table of the sites. The
+        slider needs `record_particles=True` in `fit`; for `sample` it shows the chains, unless there are very many.
 
         Args:
             directory: created where it does not exist.
@@ -239,24 +207,25 @@ class Result:
             title: of the page; the target's name by default.
             coordinates: the coordinates to draw, such as `["scale", "weights[2]"]`; a site's name means all of its
                 coordinates. The first 24 by default. The page lets the reader choose among them.
-            key: draws predictive checks where the target is a NumPyro or PyMC model.
-            observed: named observations; a NumPyro or PyMC model supplies its own.
-            predictive: named predictive draws with a leading particle axis, instead of draws by `key`.
         """
-        record = record_of(self, data, title, key, observed, predictive)
-        return write_report(record, directory, coordinates=coordinates)
+        return write_report(self, directory, data, title, coordinates)
 
     def _sites(self) -> dict[str, Any]:
         """Named quantities at the particles; the particles themselves in the precision in which they are held."""
-        return {**self.target.sites(self.particles), **by_name(self.particles)}
+        return {**({} if self.target is None else self.target.sites(self.particles)), **by_name(self.particles)}
 
     def _log_densities(self, data: Batch) -> Any:
         """The log density at every particle, in unconstrained coordinates."""
-        return _log_densities(self.target, self.points_in_jax(), data)
+        return _log_densities(self.known_target, _as_array(self.points), data)
 
-    def _description(self) -> Mapping[str, Any]:
-        """The sampler, the target and the settings as JSON, for the page."""
-        return {"sampler": description_of(self.sampler), "target": description_of(self.target), **self.settings}
+    def described_settings(self) -> dict[str, Any]:
+        """The settings with the versions, and the target and the sampler as texts."""
+        described: dict[str, Any] = {"versions": environment()}
+        if self.target is not None:
+            described |= {"name": target_name(self.target), "target": repr(self.target)}
+        if self.sampler is not None:
+            described["sampler"] = repr(self.sampler)
+        return {**described, **self.settings}
 
     def _predictive(self, key: KeyLike | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
         """Predictive draws by name: those of the target with `key`, and those in `predictive`."""
@@ -283,7 +252,7 @@ class Result:
     def summary(self, max_rows: int | None = 20) -> str:
         """A table of mean, standard deviation and quantiles of every coordinate, and what is told of the run.
 
-        After the table come the warnings, the end of the run and its verdict.
+        After the table come the warnings, the end of the run, its diagnostics and what was not checked.
         The numbers are computed in double precision, whatever the precision of the particles.
 
         Args:
@@ -293,33 +262,25 @@ class Result:
             check_count("max_rows", max_rows)
         lines, left = table_lines(self.particles, max_rows)
         more = [f"… and {left} more: summary(max_rows=None) lists all"] if left else []
-        warnings = [f"Warning: {text.split(':')[0]}" for text in self.warnings]
+        warnings = [f"Warning: {notice.text.split(':')[0]}" for notice in self.warnings]
         return "\n".join([*lines, *more, *warnings, *self._ending()])
 
     def _ending(self) -> list[str]:
-        """The last lines of the summary: the end of the run, and its verdict."""
+        """The last lines of the summary: the end of the run, and its diagnostics."""
         size = f"{quantity(len(self.points), 'particle')}, {quantity(self.num_steps, 'step')}"
-        lines = [f"{size}, {self.status.value}: {self.message}"]
-        checked = self.verdict.sentence()
-        if self.verdict.passed and self.warnings:
-            checked += " The warnings are of other checks."
-        compared = [] if self.comparison is None else [f"{self.comparison.in_words()}."]
-        return [*lines, *([checked] if checked else []), *compared]
+        return [f"{size}, {self.status.value}: {self.message}", *self.diagnostics.sentences()]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one file, which `steinkern.load(path)` reads, and return the path of the file.
 
-        The file holds the particles, the history, the message and warnings with their codes, the verdict, the quality
-        (of `sample`), the settings and the versions of the libraries. It holds no functions: `load` takes the target
+        The file holds the particles, the history, the message and warnings with their codes, the diagnostics, the
+        settings and the versions of the libraries. It holds no functions: `load` takes the target
         again where it is needed. An existing file is replaced.
 
         To send results between processes there is no need for a file: they go through process pools where the target's
         functions can be imported by name, without the sampler if its step rule cannot.
         """
         return save(self, path)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return state_for_another_process(self)
 
     def __repr__(self) -> str:
         return short_text(self)
@@ -347,5 +308,5 @@ class DivergedError(RuntimeError):
     """A fit met numbers that are not finite. `result` holds the last finite particles."""
 
     def __init__(self, result: Result):
-        super().__init__(result.message)
+        super().__init__(str(result.message))
         self.result = result

@@ -1,98 +1,132 @@
-"""Results written to files and sent to other processes.
-
-A file has the format of a checkpoint (`core.checkpoint_file`): JSON, arrays and a checksum. `loading` reads it.
-"""
+"""Results in files: `Result.save` and `load`. The format is that of `core.archive`."""
 
 import dataclasses
-import json
 import os
-import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from ..core.checkpoint_file import CheckpointContents, write
-from ..core.description import describe
-from ..core.encoding import encode, encode_tree
-from ..core.files import environment
-from ..core.importable import caller_takes_closures, local_functions
-from ..samplers.sampler import AbstractSampler
-from ..targets.target import AbstractTarget
-from .placeholders import AbsentSampler, AbsentTarget
+from ..core.archive import Arrays, DamagedFileError, Json, newest_checkpoint, pack, read, unpack, write
+from ..core.types import LogDensityFunction, PyTree
+from ..targets.constrained import constrained
+from ..targets.target import AbstractTarget, as_target
 
 if TYPE_CHECKING:
     from .result import Result
 
-_LONGEST_DESCRIPTION = 2**20  # characters; a function may close over a long list
-_NOT_ENCODED = ("particles", "points", "target", "sampler", "loop", "settings")  # written by rules of their own
+_CLOSE = 1e-2  # relative to a particle's largest coordinate; other constraints give other numbers altogether
 
 
 def save(result: "Result", path: str | os.PathLike[str]) -> Path:
     """See `Result.save`."""
     if not isinstance(path, str | os.PathLike) or not Path(path).name:
         raise ValueError(f"`path` must be the name of a file, got {path!r}.")
-    arrays: list[np.ndarray] = []
-    settings = dict(result.settings)
-    versions = settings.pop("versions", None) or environment()
-    hints = encoded_fields(type(result))
-    notes = {
-        "class": type(result).__name__,
-        "fields": {name: encode(hint, getattr(result, name), arrays) for name, hint in hints.items()},
-        "particles": encode_tree(result.particles, arrays),
-        "points": encode_tree(result.points, arrays),
-        "shared": encode_tree(result.shared, arrays),
-        "power": float(np.asarray(result.target.power)),
-        "target": _shorten(description_of(result.target)),
-        "sampler": {
-            "name": result.sampler_name,
-            "description": _shorten(description_of(result.sampler)),
-            "needs gradient": result.sampler.differentiates,
-        },
-        "versions": versions,
-    }
-    place = Path(path)
+    meta, arrays = pack_result(result)
     try:
-        write(place, CheckpointContents(result.num_steps, settings, notes, arrays), kind="result")
+        write(Path(path), meta, arrays)
     except OSError as error:
-        raise OSError(f"`path` {place} cannot be written to: {error.strerror}. Choose another file.") from error
-    return place
+        raise OSError(f"`path` {path} cannot be written to: {error.strerror}. Choose another file.") from error
+    return Path(path)
 
 
-def encoded_fields(kind: type["Result"]) -> dict[str, Any]:
-    """The types of the fields of a result that are written by their types."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.name not in _NOT_ENCODED}
+def pack_result(result: "Result") -> tuple[Json, Arrays]:
+    """The content of the file of a result: all but its target, its sampler and their functions."""
+    arrays: Arrays = {}
+    plain = dataclasses.replace(result, target=None, sampler=None, loop=None, settings=result.described_settings())
+    return {"result": pack(plain, arrays, "")}, arrays
 
 
-def description_of(thing: AbstractTarget | AbstractSampler) -> Any:
-    """A target or sampler as JSON; that of the run where it is absent."""
-    return thing.description if isinstance(thing, AbsentTarget | AbsentSampler) else describe(thing)
+def load(
+    path: str | os.PathLike[str], *, target: AbstractTarget | LogDensityFunction | None = None, like: PyTree = None
+) -> "Result":
+    """Read a result that `result.save(path)` wrote, or the newest intact checkpoint in the directory of a `fit`.
 
+    ```python
+    result.save("banana.npz")
+    again = steinkern.load("banana.npz")                          # summary, predict, report, resample
+    again = steinkern.load("banana.npz", target=log_density)      # scores and to_arviz as well
+    so_far = steinkern.load("checkpoints")                        # the run of `fit(..., checkpoint="checkpoints")`
+    ```
 
-def _shorten(description: Any) -> Any:
-    text = json.dumps(description)
-    return description if len(text) <= _LONGEST_DESCRIPTION else f"{len(text)} characters, not kept"
+    The file holds particles, history, warnings with their codes, diagnostics, settings and versions, and no functions:
+    `sampler` and, unless it is given here, `target` of the result are `None`. A `fit` from it starts at its particles.
+    `settings["versions"]` holds the versions of the libraries that made it.
 
+    Particles that consist of dictionaries, lists, tuples and arrays come back as they were. Those of another class,
+    such as an Equinox module or a named tuple, need `like`, because a file does not hold their class.
 
-def state_for_another_process(result: "Result") -> dict[str, Any]:
-    """The attributes of a result as other processes get them; `TypeError` for a target that cannot be sent.
+    Reading executes no code from the file. A file that is truncated or altered is refused.
 
-    A sampler with functions that cannot be imported, as optax's step rules have, is replaced by its name. Code that
-    copies, or writes functions whole, gets all attributes as they are.
+    Args:
+        path: the file, or the directory.
+        target: the target of the run, as for `fit`. Shared parameters take the values that they have in the file. The
+            target is checked to have the coordinates of the run; that it is the same density is up to you.
+        like: one particle, or any pytree of its structure, for particles of other classes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a readable result, or `like` or `target` do not fit it.
     """
-    state = dict(vars(result))
-    if caller_takes_closures():
-        return state
-    names = list(local_functions(result.target))
-    if names:
-        raise TypeError(
-            f"the result cannot be sent to another process: its target has the function `{names[0]}`, which another "
-            "process cannot import by this name. Define it by `def` at the top level of a module, without `jit`; or "
-            "write the result with `result.save(path)` and read it there with `steinkern.load(path, target=...)`."
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"`path` must be a file that `result.save(path)` wrote, got {path!r}.")
+    if not Path(path).exists():
+        raise FileNotFoundError(f"`path` must be a file that `result.save(path)` wrote, but there is no {path}.")
+    try:
+        saved = newest_checkpoint(Path(path)) if Path(path).is_dir() else read(Path(path))
+        if saved is None:
+            raise ValueError(f"`path` {path} holds no checkpoint. Name the directory of `fit(..., checkpoint=...)`.")
+        meta, arrays = saved
+        fields = meta["result"]["fields"]
+        shared, particles = fields.pop("shared"), fields["particles"]
+    except (DamagedFileError, KeyError) as error:
+        raise ValueError(f"`path` is not a result: {error} Name a file that `result.save(path)` wrote.") from error
+    bound = None if target is None else as_target(target)
+    template = None if bound is None else bound.shared
+    if (shapes := _shapes_without_structure(particles, arrays)) is not None:
+        one, got = [shape[1:] for shape in shapes], [np.shape(leaf) for leaf in jax.tree.leaves(like)]
+        if got not in (one, shapes):
+            raise ValueError(
+                f"`like` must be one particle, any pytree whose arrays have the shapes {one}, got {got}: the particles "
+                f"are of the class {particles['class']}, which a file does not hold."
+            )
+    if (shapes := _shapes_without_structure(shared, arrays)) is not None:
+        got = [np.shape(leaf) for leaf in jax.tree.leaves(template) if hasattr(leaf, "dtype")]
+        if got != shapes:
+            raise ValueError(
+                f"`target` must be as the run had it, with `shared=` of the shapes {shapes}, got {got}: what its "
+                f"particles share is of the class {shared['class']}, which a file does not hold."
+            )
+    result = unpack(meta["result"], arrays, like)
+    result = dataclasses.replace(result, shared=unpack(shared, arrays, template))
+    return result if bound is None else dataclasses.replace(result, target=_bind(bound, result))
+
+
+def _shapes_without_structure(node: Json, arrays: Arrays) -> list[tuple[int, ...]] | None:
+    """The shapes of the arrays of a tree that is packed without its structure; `None` for other trees."""
+    if not (isinstance(node, dict) and "leaves" in node):
+        return None
+    return [arrays[leaf["array"]].shape for leaf in node["leaves"] if leaf is not None]
+
+
+def _bind(target: AbstractTarget, result: "Result") -> AbstractTarget:
+    """A target bound to the space of a result's particles, with the shared parameters of the result."""
+    particle = jax.tree.map(lambda leaf: leaf[0], result.particles)
+    bound = target.bind(particle)
+    size = bound.bound_space.layout.size
+    if size != result.points.shape[1]:
+        raise ValueError(
+            f"`target` has {size} unconstrained coordinates, the result {result.points.shape[1]}: the constraints of "
+            "the run were others. Give the target of the run."
         )
-    if next(local_functions(result.sampler), None) is not None:
-        sampler = result.sampler
-        state["sampler"] = AbsentSampler(result.sampler_name, description_of(sampler), sampler.differentiates)
-        state["loop"] = None
-    return state
+    there = jax.tree.map(lambda leaf: leaf[0], constrained(bound, jnp.asarray(result.points[:1])))
+    for leaf, other in zip(jax.tree.leaves(particle), jax.tree.leaves(there), strict=True):
+        before, now = np.asarray(leaf, np.float64), np.asarray(other, np.float64)
+        if np.max(np.abs(before - now), initial=0.0) > _CLOSE * np.max(np.abs(before), initial=1e-300):
+            raise ValueError(
+                "`target` maps the result's unconstrained coordinates to other parameters: the constraints of the run "
+                "were others. Give the target of the run, with its `support=`."
+            )
+    return bound.sharing(result.shared)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from ..core.notices import quantity
+from ..core.messages import quantity
 from ..core.particles import Layout
 from ..core.types import PyTree
 from . import html
@@ -22,14 +22,16 @@ def moments(particles: PyTree, max_rows: int | None) -> tuple[list[tuple[str, li
 
     The numbers are computed in double precision, whatever the precision of the particles.
     """
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(particles)]
-    values = np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)[:, :max_rows]
-    names = Layout.of(jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles)).coordinate_names()
-    rows = [
-        (name, [float(column.mean()), float(column.std()), *map(float, np.quantile(column, [0.05, 0.5, 0.95]))])
-        for name, column in zip(names, values.T, strict=False)
-    ]
-    return rows, len(names) - len(rows)
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), particles)
+    layout = Layout.of(one)
+    number = layout.size if max_rows is None else min(layout.size, max_rows)
+    rows: list[tuple[str, list[float]]] = []
+    for leaf in jax.tree.leaves(particles):
+        columns = leaf.reshape(leaf.shape[0], -1)[:, : number - len(rows)]
+        for column in np.asarray(columns, np.float64).T:
+            quantiles = map(float, np.quantile(column, [0.05, 0.5, 0.95]))
+            rows.append((layout.coordinate_name(len(rows)), [float(column.mean()), float(column.std()), *quantiles]))
+    return rows, layout.size - number
 
 
 def table_lines(particles: PyTree, max_rows: int | None) -> tuple[list[str], int]:
@@ -58,13 +60,10 @@ def short_html(result: "Result") -> str:
 
 def _facts(result: "Result") -> list[str]:
     n, d = result.points.shape
-    kind, verdict = type(result).__name__, result.verdict
     size = f"{quantity(n, 'particle')} in {quantity(d, 'dimension')}"
-    lines = [f"{kind}: {result.status.value}, {size}, {quantity(result.num_steps, 'step')}"]
-    if verdict.passed is not None or verdict.unclear:
-        judged = {True: "passes", False: "FAILS", None: "is UNCLEAR in"}[verdict.passed]
-        other = ", but other checks warn" if verdict.passed and result.warnings else ""
-        lines.append(f"Stein ratio {verdict.stein_ratio:.2g} (1 at draws); {judged} the Stein check{other}")
-    lines += [f"Warning: {text.split(':')[0]}" for text in result.warnings[:_WARNINGS]]
+    lines = [f"Result: {result.status.value}, {size}, {quantity(result.num_steps, 'step')}"]
+    if np.isfinite(result.diagnostics.stein_ratio):
+        lines.append(f"Stein ratio {result.diagnostics.stein_ratio:.2g} (1 at draws)")
+    lines += [f"Warning: {notice.text.split(':')[0]}" for notice in result.warnings[:_WARNINGS]]
     more = len(result.warnings) - _WARNINGS
     return [*lines, f"… and {quantity(more, 'more warning')}"] if more > 0 else lines

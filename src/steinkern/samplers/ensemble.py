@@ -1,14 +1,13 @@
-"""The deep ensemble: one independent maximum a posteriori estimate a particle, for comparison."""
+"""The deep ensemble: independent maximum a posteriori estimates, for comparison."""
 
 from typing import Any
 
 import optax
 
-from ..core.keywords import helpful_keywords
 from ..core.types import Batch, Key, Points
 from ..targets.target import AbstractTarget
-from .sampler import AbstractSampler, Info
-from .stein import SteinState, as_optimiser, move_along
+from .sampler import AbstractSampler, Info, Traits
+from .stein import SteinState, as_optimizer, move_along
 
 
 class Ensemble(AbstractSampler):
@@ -18,25 +17,20 @@ class Ensemble(AbstractSampler):
     their spread is still a strong baseline.
     """
 
-    optimiser: optax.GradientTransformation
+    optimizer: optax.GradientTransformation
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
-        return SteinState(points, self.optimiser.init(points), None)
+        return SteinState(points, self.optimizer.init(points), None)
 
     def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         scores = target.scores(state.points, batch)
-        return move_along(self.optimiser, state, scores, scores, None)
+        return move_along(self.optimizer, state, scores, scores, None)
 
     @property
-    def interacting(self) -> bool:
-        return False
-
-    @property
-    def samples_target(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(interacting=False, samples_target=False)
 
 
-@helpful_keywords
-def ensemble(optimiser: Any = None) -> Ensemble:
-    """A deep ensemble; `optimiser` is an optax optimiser, or a number for Adagrad with that learning rate."""
-    return Ensemble(as_optimiser(optimiser))
+def ensemble(optimizer: Any = None) -> Ensemble:
+    """A deep ensemble; `optimizer` is an optax optimizer, or a number for Adagrad with that learning rate."""
+    return Ensemble(as_optimizer(optimizer))

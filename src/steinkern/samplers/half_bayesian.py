@@ -7,20 +7,18 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..core.keywords import helpful_keywords
 from ..core.types import Batch, Key, Points, PyTree
-from ..kernels.matrix import AbstractMatrixKernel
 from ..targets.target import AbstractTarget
-from .sampler import AbstractSampler, Info
-from .stein import as_optimiser
+from .sampler import AbstractSampler, Info, Traits
+from .stein import as_optimizer
 
 
 class HalfBayesianState(NamedTuple):
-    """The inner sampler's state, the shared parameters, and the state of their optimiser."""
+    """The inner sampler's state, the shared parameters, and the state of their optimizer."""
 
     inner: Any
     shared: PyTree
-    optimiser: Any
+    optimizer: Any
 
     @property
     def points(self) -> Any:
@@ -41,23 +39,23 @@ class HalfBayesian(AbstractSampler):
 
     Args:
         sampler: the sampler of the particles.
-        optimiser: an optax optimiser of the shared parameters, or a number for Adagrad with that learning rate. Its
+        optimizer: an optax optimizer of the shared parameters, or a number for Adagrad with that learning rate. Its
             gradients are of the log density at full-data scale: for rules that do not rescale, such as plain SGD,
             divide the learning rate by the number of data. Floating-point arrays among the shared leaves are trained,
             without constraints; functions, integers and Python numbers stay fixed.
     """
 
     sampler: AbstractSampler
-    optimiser: optax.GradientTransformation
+    optimizer: optax.GradientTransformation
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> HalfBayesianState:
         if target.shared is None:
             raise ValueError(
-                "`half_bayesian` needs a target with shared parameters: take them apart with `steinkern.split` and "
-                "give `shared=` to the target."
+                "`half_bayesian` needs a target with shared parameters: separate them with `steinkern.split` and "
+                "pass `shared=` to the target."
             )
         shared = _trainable(target.shared)
-        return HalfBayesianState(self.sampler.init(target, points, batch), shared, self.optimiser.init(shared))
+        return HalfBayesianState(self.sampler.init(target, points, batch), shared, self.optimizer.init(shared))
 
     def step(
         self, key: Key, state: HalfBayesianState, target: AbstractTarget, batch: Batch = None
@@ -65,19 +63,19 @@ class HalfBayesian(AbstractSampler):
         inner, info = self.sampler.step(key, state.inner, self.target_at(state, target), batch)
 
         def mean_log_density(shared: PyTree) -> Any:
-            now = self.target_at(state._replace(shared=shared), target)
-            return jnp.mean(now.log_densities(state.points, batch))
+            shared_target = target.sharing(eqx.combine(shared, target.shared))
+            return jnp.mean(shared_target.log_densities(state.points, batch))
 
         gradient = jax.grad(mean_log_density)(state.shared)
         with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats
-            updates, optimiser = self.optimiser.update(
-                jax.tree.map(jnp.negative, gradient), state.optimiser, state.shared
+            updates, optimizer = self.optimizer.update(
+                jax.tree.map(jnp.negative, gradient), state.optimizer, state.shared
             )
             shared = optax.apply_updates(state.shared, updates)
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(shared)]))
-        # A NaN norm marks a step to shared parameters that are not finite, so that recovery rejects it.
+        # A NaN norm marks a step to shared parameters that are not finite, which recovery rejects.
         norm = jnp.where(finite, info.velocity_norm, jnp.nan)
-        return HalfBayesianState(inner, shared, optimiser), info._replace(velocity_norm=norm)
+        return HalfBayesianState(inner, shared, optimizer), info._replace(velocity_norm=norm)
 
     def target_at(self, state: HalfBayesianState, target: AbstractTarget) -> AbstractTarget:
         return target.sharing(eqx.combine(state.shared, target.shared))
@@ -85,30 +83,14 @@ class HalfBayesian(AbstractSampler):
     def check(self, points: Points) -> None:
         self.sampler.check(points)
 
-    @property
-    def may_decouple(self) -> bool:
-        return self.sampler.may_decouple
-
-    def coupling(
-        self, state: HalfBayesianState, target: AbstractTarget, batch: Batch = None
-    ) -> AbstractMatrixKernel | None:
-        return self.sampler.coupling(state.inner, self.target_at(state, target), batch)
-
     def damped(self, factor: float) -> "HalfBayesian | None":
         sampler = self.sampler.damped(factor)
-        return None if sampler is None else HalfBayesian(sampler, self.optimiser)
+        return None if sampler is None else HalfBayesian(sampler, self.optimizer)
 
     @property
-    def interacting(self) -> bool:
-        return self.sampler.interacting
-
-    @property
-    def samples_target(self) -> bool:
-        return self.sampler.samples_target
-
-    @property
-    def deterministic(self) -> bool:
-        return False  # the shared parameters may still move after the particles have converged
+    def traits(self) -> Traits:
+        # The shared parameters may still move after the particles have converged.
+        return self.sampler.traits._replace(deterministic=False)
 
 
 def _trainable(shared: PyTree) -> PyTree:
@@ -119,14 +101,13 @@ def _trainable(shared: PyTree) -> PyTree:
     return arrays
 
 
-@helpful_keywords
-def half_bayesian(sampler: Any, optimiser: Any = None) -> HalfBayesian:
+def half_bayesian(sampler: Any, optimizer: Any = None) -> HalfBayesian:
     """A sampler that also trains the parameters that the particles share; see `HalfBayesian` for the arguments.
 
-    The optimiser is Adagrad with a learning rate of 0.3 by default.
+    The optimizer is Adagrad with a learning rate of 0.3 by default.
 
     With any other sampler a target's shared parameters stay fixed, as for a Bayesian last layer on a trained network.
     """
     if not isinstance(sampler, AbstractSampler) or isinstance(sampler, HalfBayesian):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
-    return HalfBayesian(sampler, as_optimiser(optimiser))
+    return HalfBayesian(sampler, as_optimizer(optimizer))

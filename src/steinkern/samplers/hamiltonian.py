@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo with one chain a particle and a metric that all chains share.
+"""Hamiltonian Monte Carlo with one chain per particle and a metric that all chains share.
 
 The chains leave the target invariant, so their spread is the target's. SVGD spreads particles by repulsion, which is
 too narrow in many dimensions. `steinkern.sample` runs these chains and computes particles from their draws.
@@ -13,15 +13,18 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int
 
-from ..core.metric import AbstractMetric
 from ..core.types import Batch, Key, Points, Scalar, as_number, cast_like, check_count, check_positive, check_share
 from ..kernels.diagnostics import stein_ratio
+from ..linalg.metrics import AbstractMetric
 from ..targets.target import AbstractTarget
-from .sampler import AbstractSampler, Info, root_mean_square
+from .sampler import AbstractSampler, Info, Traits, root_mean_square
 
-_JITTER = (-1.0, 0.3)  # range of the uniform noise on the log step size, drawn for each chain and transition
-_FEWEST_JUMPING = 4  # the fewest chains with jumps: one or two jump, by the difference of two others
-_LENGTH = math.pi / 2  # mean trajectory length; a quarter turn on a standard Gaussian ends independent of its start
+_JITTER = (-1.0, 0.3)
+"""The range of the uniform noise on the log step size of each chain in each transition."""
+_MIN_CHAINS_TO_JUMP = 4
+"""The fewest chains with jumps: one or two of them jump, by the difference of two others."""
+_LENGTH = math.pi / 2
+"""The mean length of a trajectory: a quarter period, after which a standard Gaussian is independent of its start."""
 
 
 class ChainState(NamedTuple):
@@ -35,8 +38,8 @@ class ChainState(NamedTuple):
     leaps: Int[Array, ""]
     """The number of leapfrog steps of the last trajectory."""
     outside: Int[Array, ""]
-    """The number of jumps in the last transition to points whose log density is not finite, such as beyond an edge.
-    Trajectories are not counted: with too long steps they end so far out that even a smooth density overflows."""
+    """The number of jumps of the last transition to points with a log density that is not finite, as beyond an edge.
+    Trajectories are not counted: with too long steps, even a smooth density overflows where they end."""
 
 
 class Noise(NamedTuple):
@@ -65,7 +68,7 @@ def log_stretch(uniform: Any) -> Any:
 class Hamiltonian(AbstractSampler):
     """One transition of Hamiltonian Monte Carlo for every particle, and a jump proposal for half of them.
 
-    Trajectories follow the leapfrog scheme in the whitened coordinates u = Rx, for a quarter turn on average, with a
+    Trajectories follow the leapfrog scheme in the whitened coordinates u = Rx, for a quarter period on average, with a
     random step size for every chain. They are accepted by Metropolis' rule (Duane et al., 1987). A jump adds the
     difference of two particles of the other half, x' = x + y − z (ter Braak, 2006), and moves between modes where the
     particles are in several. Both leave the target invariant.
@@ -73,27 +76,23 @@ class Hamiltonian(AbstractSampler):
     Args:
         metric: Q = RᵀR, near the inverse of the target's covariance.
         step_size: of the leapfrog scheme, in whitened coordinates; near 1 for a target that is nearly Gaussian.
-        most_leaps: the longest trajectory, in leapfrog steps.
+        max_leaps: the longest trajectory, in leapfrog steps.
         share: the share of the particles that propose a jump; 0 for none.
     """
 
     metric: AbstractMetric
     step_size: Any = eqx.field(converter=as_number)
-    most_leaps: int = eqx.field(default=32, static=True)
+    max_leaps: int = eqx.field(default=32, static=True)
     share: float = eqx.field(default=0.5, static=True)
 
     def __check_init__(self) -> None:
         check_positive("step_size", self.step_size)
-        check_count("most_leaps", self.most_leaps)
+        check_count("max_leaps", self.max_leaps)
         check_share("share", self.share)
 
     @property
-    def deterministic(self) -> bool:
-        return False
-
-    @property
-    def interacting(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(deterministic=False, interacting=False)
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
         return self.init_at(target, points, batch)
@@ -101,7 +100,7 @@ class Hamiltonian(AbstractSampler):
     @staticmethod
     def init_at(target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
         """The state before the first transition. It does not depend on the metric or the step size."""
-        values, scores = _look(target, points, batch)
+        values, scores = _values_and_scores(target, points, batch)
         return ChainState(
             points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
         )
@@ -113,13 +112,13 @@ class Hamiltonian(AbstractSampler):
         return state, Info(norm, cast_like(self.step_size, norm), stein_ratio(state.points, state.scores))
 
     def transition(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch = None) -> ChainState:
-        """The next state for given random numbers."""
+        """The next state for these random numbers."""
         state = self._trajectories(noise, state, target, batch)
         return self._jump(noise, state, target, batch) if noise.rows.shape[1] else state
 
     def num_jumping(self, n: int) -> int:
-        """How many of `n` chains try to jump in a transition."""
-        return min(max(1, round(self.share * n)), n - 2) if self.share > 0 and n >= _FEWEST_JUMPING else 0
+        """The number of `n` chains that propose a jump in a transition."""
+        return min(max(1, round(self.share * n)), n - 2) if self.share > 0 and n >= _MIN_CHAINS_TO_JUMP else 0
 
     def _draw(self, key: Key, points: Points) -> Noise:
         n, dtype, jumping = points.shape[0], points.dtype, self.num_jumping(points.shape[0])
@@ -127,7 +126,7 @@ class Hamiltonian(AbstractSampler):
         order = jr.permutation(keys[4], n)
         others = max(n - jumping, 2)
         plus = jr.randint(keys[5], (jumping,), 0, others)
-        minus = jnp.remainder(plus + jr.randint(keys[6], (jumping,), 1, others), others)  # any of them but `plus`
+        minus = jnp.remainder(plus + jr.randint(keys[6], (jumping,), 1, others), others)  # any other than `plus`
         return Noise(
             momenta=jr.normal(keys[0], points.shape, dtype),
             length=jr.uniform(keys[1], (), dtype),
@@ -141,14 +140,14 @@ class Hamiltonian(AbstractSampler):
         step = cast_like(self.step_size, state.points)
         steps = step * noise.stretch[:, None]
         length = _LENGTH * (0.5 + noise.length)
-        leaps = jnp.clip(jnp.ceil(length / step), 1, self.most_leaps).astype(jnp.int32)
+        leaps = jnp.clip(jnp.ceil(length / step), 1, self.max_leaps).astype(jnp.int32)
         pull, push_back = jax.vmap(self.metric.pull_score), jax.vmap(self.metric.unwhiten)
 
         def leap(_: Any, moving: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
             points, momenta, _, scores = moving
             momenta = momenta + steps / 2 * pull(scores)
             points = points + push_back(steps * momenta)
-            values, scores = _look(target, points, batch)
+            values, scores = _values_and_scores(target, points, batch)
             return points, momenta + steps / 2 * pull(scores), values, scores
 
         first = (state.points, noise.momenta, state.log_densities, state.scores)
@@ -163,12 +162,12 @@ class Hamiltonian(AbstractSampler):
     def _jump(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
         """Propose jumps by differences of chains that do not jump, so that the proposal is symmetric."""
         d = state.points.shape[1]
-        table = _table(state.points, state.log_densities, state.scores)  # one array, read and written once
+        table = _table(state.points, state.log_densities, state.scores)  # one array: one gather, one scatter
         here, plus, minus = table.at[noise.rows].get(mode="promise_in_bounds")
         points = here[:, :d] + plus[:, :d] - minus[:, :d]
-        values, scores = _look(target, points, batch)
+        values, scores = _values_and_scores(target, points, batch)
         gain = values - here[:, d]
-        accepted = noise.log_acceptance < jnp.where(jnp.isnan(gain), -jnp.inf, gain)
+        accepted = noise.log_acceptance < jnp.where(jnp.isfinite(values), gain, -jnp.inf)
         accepted &= jnp.all(jnp.isfinite(scores), axis=1)
         new = jnp.where(accepted[:, None], _table(points, values, scores), here)
         table = table.at[noise.rows[0]].set(new, mode="promise_in_bounds", unique_indices=True)
@@ -180,7 +179,7 @@ def _table(points: Points, values: Float[Array, " n"], scores: Points) -> Float[
     return jnp.concatenate([points, values[:, None], scores], axis=1)
 
 
-def _look(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Float[Array, " n"], Points]:
+def _values_and_scores(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Float[Array, " n"], Points]:
     return jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, batch)
 
 

@@ -1,7 +1,6 @@
-"""From the current particles to a kernel: which metric, whose curvature, how often refreshed.
+"""Kernel rules: from the particles to the kernel of a step, by a metric that is refreshed every few steps.
 
-A rule has state of its own because minibatch curvature is a running average, and because factorisations are kept for
-a few steps.
+The state of a rule holds the running average of minibatch curvature, and the last factorisation.
 """
 
 import abc
@@ -13,9 +12,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..core.block_metric import BlocksMetric
-from ..core.metric import AbstractMetric, split_columns
-from ..core.operators import AbstractOperator, Dense
 from ..core.reprs import OneLine
 from ..core.types import (
     Batch,
@@ -26,12 +22,14 @@ from ..core.types import (
     check_count,
     check_positive,
     check_share,
-    scaled,
+    scale_number,
 )
 from ..kernels.bandwidth import AbstractBandwidth
 from ..kernels.matrix import AbstractMatrixKernel, PerBlock, as_matrix_kernel
 from ..kernels.mixture import WEIGHTINGS, Mixture, Weighting
 from ..kernels.preconditioned import Preconditioned, reads_distances_alone
+from ..linalg.metrics import AbstractMetric, BlocksMetric, split_columns
+from ..linalg.operators import AbstractOperator, Dense
 from ..targets.curvature import AbstractCurvature, Repair, repaired_matrix
 from ..targets.target import AbstractTarget
 
@@ -49,18 +47,9 @@ class AbstractKernelRule(OneLine):
     ) -> tuple[Any, AbstractMatrixKernel]:
         """The next state, and the kernel for this step."""
 
-    def kernel_at(self, state: Any, target: AbstractTarget, points: Points, batch: Batch) -> AbstractMatrixKernel:
-        """A kernel for these particles, after at least one step, with the metrics in `state` where there are any."""
-        return self.update(state, target, points, batch)[1]
-
     def check(self, points: Points) -> None:
         """Raise where the rule does not fit the particles."""
         return None
-
-    @property
-    def may_decouple(self) -> bool:
-        """Whether the kernel has a fixed bandwidth or temperature, by which the particles may decouple."""
-        return True
 
     def damped(self, factor: float) -> "AbstractKernelRule | None":
         """The same rule with `factor` times the damping of its metrics; `None` where it factorises none."""
@@ -84,10 +73,6 @@ class FixedKernel(AbstractKernelRule):
     def check(self, points: Points) -> None:
         self.kernel.check(points.shape[1])
 
-    @property
-    def may_decouple(self) -> bool:
-        return _has_numbers(self.kernel)
-
 
 Measure: TypeAlias = Callable[[], AbstractOperator]
 Factorise: TypeAlias = Callable[[AbstractOperator], AbstractMetric]
@@ -107,9 +92,9 @@ class MetricSettings(OneLine):
     Args:
         damping: relative to the scale of the averaged operator.
         decay: ρ of the running average over steps, ρ_t = min(1 − 1/t, ρ); 0 uses the current curvature alone.
-        refresh_every: factorise anew every so many steps.
-        measure_every: add to the running average every so many steps; without one, curvature is measured only when
-            it is factorised.
+        refresh_every: the number of steps between factorisations.
+        measure_every: the number of steps between updates of the running average; without one, curvature is measured
+            only when it is factorised.
     """
 
     damping: Any = eqx.field(default=1e-6, converter=as_number)
@@ -129,7 +114,7 @@ class MetricSettings(OneLine):
             )
 
     def init(self, measure: Measure, factorise: Factorise) -> MetricState:
-        """The state before the first step. Only shapes are needed: the first update fills them in."""
+        """The state before the first step: zeros of the right shapes, which the first update replaces."""
 
         def empty() -> tuple[AbstractOperator, AbstractMetric]:
             curvature = measure()
@@ -149,32 +134,33 @@ class MetricSettings(OneLine):
         """
         due = state.steps % self.refresh_every == 0
         steps = state.steps + 1
-        if self.decay == 0:  # nothing to remember, so curvature is measured only when it is needed
+        if self.decay == 0:  # without an average, curvature is measured only when it is factorised
 
-            def renewed() -> tuple[AbstractOperator, AbstractMetric]:
+            def renew() -> tuple[AbstractOperator, AbstractMetric]:
                 curvature = measure()
                 return curvature, factorise(curvature)
 
-            return MetricState(steps, *_when(self.refresh_every, due, renewed, (state.curvature, state.metric)))
+            return MetricState(steps, *_when(self.refresh_every, due, renew, (state.curvature, state.metric)))
         measurements = 1 + state.steps // self.measure_every
         rate = jnp.minimum(1 - 1 / measurements.astype(float), self.decay)
-        wanted = state.steps % self.measure_every == 0
+        measuring = state.steps % self.measure_every == 0
 
-        # Curvature that is not finite would stay in the running average, hidden by a metric of an earlier step. So its
-        # metric is NaN at once: the loop rejects the step, and recovery moves the faulty particle back.
-        # Both conditions depend on the number of the step alone: under `vmap` they stay conditions.
-        def measured() -> tuple[AbstractOperator, AbstractMetric]:
+        # Curvature that is not finite would stay in the running average, hidden by a metric of an earlier step. So the
+        # metric becomes NaN at once: the loop rejects the step, and recovery moves the faulty particle back.
+        # Both conditions depend on the step number alone, so `vmap` keeps them conditions.
+        def measure_now() -> tuple[AbstractOperator, AbstractMetric]:
             curvature = state.curvature.blend(measure(), rate)
             finite = _all_finite(curvature)
             metric = _when(self.refresh_every // self.measure_every, due, lambda: factorise(curvature), state.metric)
-            failing = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
-            return curvature, failing
+            metric = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
+            return curvature, metric
 
-        return MetricState(steps, *_when(self.measure_every, wanted, measured, (state.curvature, state.metric)))
+        return MetricState(steps, *_when(self.measure_every, measuring, measure_now, (state.curvature, state.metric)))
 
 
-def _when(every: int, due: Array, renew: Callable[[], Any], kept: Any) -> Any:
-    return renew() if every == 1 else jax.lax.cond(due, renew, lambda: kept)
+def _when(every: int, due: Array, renew: Callable[[], Any], old: Any) -> Any:
+    """`renew()` where it is due, else `old`."""
+    return renew() if every == 1 else jax.lax.cond(due, renew, lambda: old)
 
 
 def _all_finite(tree: Any) -> Array:
@@ -182,7 +168,7 @@ def _all_finite(tree: Any) -> Array:
 
 
 class AverageMetric(AbstractKernelRule):
-    """One metric for all: Q the mean of the particles' curvatures, Eq. (15), and the constant kernel of Eq. (13).
+    """One metric, Q the mean of the particles' curvatures, Eq. (15), and the constant kernel of Eq. (13).
 
     Args:
         curvature: what to average.
@@ -190,7 +176,7 @@ class AverageMetric(AbstractKernelRule):
         settings: damping, running average, refreshing.
         repair: repairs the *mean* of curvature that is not repaired itself (`Hessian(repair=None)`): the mean is then
             exactly Eq. (15), and negative directions are repaired once, after averaging.
-        per_block: a kernel of its own for each block of the curvature, such as each layer of `KFAC` (see `PerBlock`).
+        per_block: a separate kernel for each block of the curvature, such as each layer of `KFAC` (see `PerBlock`).
     """
 
     curvature: AbstractCurvature
@@ -206,29 +192,21 @@ class AverageMetric(AbstractKernelRule):
         self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
-        return state, self.kernel_at(state, target, points, batch)
 
-    def kernel_at(
-        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
-    ) -> AbstractMatrixKernel:
         @jax.named_scope("bandwidth")
-        def kernel(metric: AbstractMetric, own: Points) -> AbstractMatrixKernel:
-            return Preconditioned(self.kernel, metric).adapt(own)
+        def build(metric: AbstractMetric, points: Points) -> AbstractMatrixKernel:
+            return Preconditioned(self.kernel, metric).adapt(points)
 
         if self.per_block:
-            return _over_blocks(kernel, state.metric, points)
-        return kernel(state.metric, points)
+            return state, _over_blocks(build, state.metric, points)
+        return state, build(state.metric, points)
 
     def check(self, points: Points) -> None:
         if not self.per_block:
             self.kernel.check(points.shape[1])
 
-    @property
-    def may_decouple(self) -> bool:
-        return _has_numbers(self.kernel)
-
     def damped(self, factor: float) -> "AverageMetric":
-        return eqx.tree_at(lambda rule: rule.settings.damping, self, scaled(self.settings.damping, factor))
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, scale_number(self.settings.damping, factor))
 
     @jax.named_scope("curvature")
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
@@ -249,26 +227,26 @@ class AnchorMixture(AbstractKernelRule):
     Args:
         curvature: Q_l at the anchors.
         kernel: K0 of Eq. (12), adapted in every anchor's metric.
-        anchors: an (l, d) array of given points, in unconstrained coordinates; `None` for the particles themselves.
+        anchors: an (l, d) array of points in unconstrained coordinates; `None` for the particles themselves.
         num_anchors: use the first l particles alone (particles are exchangeable); `None` for all, as in the paper.
-        own_share: α in Q_l ← α Q_l + (1 − α) mean Q. 1 is the paper's text; the released code takes ½ in its toy study.
+        shrinkage: s in Q_l ← (1 − s) Q_l + s mean Q. 0 is the paper's text; the released code takes ½ in its toy study.
         temperature, weighting: of the weights, see `Mixture`; the temperature may be a rule such as `Median()`.
         settings: damping, running average, refreshing.
-        per_block: a mixture of its own, weights and all, for each block of the curvature (see `PerBlock`).
+        per_block: a separate mixture, with its weights, for each block of the curvature (see `PerBlock`).
     """
 
     curvature: AbstractCurvature
     kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
     anchors: Float[Array, "l d"] | None = None
     num_anchors: int | None = eqx.field(default=None, static=True)
-    own_share: Any = eqx.field(default=1.0, converter=as_number)
+    shrinkage: Any = eqx.field(default=0.0, converter=as_number)
     temperature: Any = eqx.field(default=1.0, converter=as_number)
     weighting: Weighting = eqx.field(default="exact", static=True)
     settings: MetricSettings = MetricSettings()
     per_block: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
-        check_share("own_share", self.own_share)
+        check_share("shrinkage", self.shrinkage)
         if not isinstance(self.temperature, AbstractBandwidth):
             check_positive("temperature", self.temperature)
         check_choice("weighting", self.weighting, WEIGHTINGS)
@@ -289,9 +267,9 @@ class AnchorMixture(AbstractKernelRule):
             raise ValueError(f"`anchors` must have shape (l, {d}), got {self.anchors.shape}.")
 
     def damped(self, factor: float) -> "AnchorMixture":
-        return eqx.tree_at(lambda rule: rule.settings.damping, self, scaled(self.settings.damping, factor))
+        return eqx.tree_at(lambda rule: rule.settings.damping, self, scale_number(self.settings.damping, factor))
 
-    def places(self, points: Points) -> Float[Array, "l d"]:
+    def anchors_for(self, points: Points) -> Float[Array, "l d"]:
         """The anchors for these particles."""
         if self.anchors is not None:
             return cast_like(self.anchors, points)
@@ -304,42 +282,31 @@ class AnchorMixture(AbstractKernelRule):
         self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
-        return state, self.kernel_at(state, target, points, batch)
-
-    def kernel_at(
-        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
-    ) -> AbstractMatrixKernel:
-        places = self.places(points)
+        anchors = self.anchors_for(points)
 
         @jax.named_scope("bandwidth")
-        def kernel(metrics: AbstractMetric, anchors: Float[Array, "l d"], own: Points) -> AbstractMatrixKernel:
-            return Mixture.of(self.kernel, metrics, anchors, own, self.temperature, self.weighting)
+        def build(metrics: AbstractMetric, anchors: Float[Array, "l d"], points: Points) -> AbstractMatrixKernel:
+            return Mixture.of(self.kernel, metrics, anchors, points, self.temperature, self.weighting)
 
         if self.per_block:
-            return _over_blocks(kernel, state.metric, places, points)
-        return kernel(state.metric, places, points)
+            return state, _over_blocks(build, state.metric, anchors, points)
+        return state, build(state.metric, anchors, points)
 
     @jax.named_scope("curvature")
     def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
-        each = self.curvature.at(target, self.places(points), batch)
+        each = self.curvature.at(target, self.anchors_for(points), batch)
         mean = each.average()
-        return jax.vmap(lambda own: own.blend(mean, self.own_share))(each)
+        return jax.vmap(lambda operator: operator.blend(mean, 1 - self.shrinkage))(each)
 
     @jax.named_scope("factorisation")
     def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
-        return jax.vmap(lambda own: _metric_for(self.kernel, own, self.settings.damping))(curvature)
+        return jax.vmap(lambda operator: _metric_for(self.kernel, operator, self.settings.damping))(curvature)
 
 
 def _metric_for(kernel: AbstractMatrixKernel, curvature: AbstractOperator, damping: Any) -> AbstractMetric:
     """The metric of a curvature, without its roots where the kernel does not use them."""
-    metric = curvature.factorise(damping, symmetric=not kernel.rotation_invariant)
-    needs_roots = not reads_distances_alone(kernel) or kernel.precision != "float32"
-    return metric if needs_roots else metric.without_roots()
-
-
-def _has_numbers(kernel: AbstractMatrixKernel) -> bool:
-    """Whether a kernel holds arrays, such as a bandwidth given as a number. A bandwidth rule couples the particles."""
-    return bool(jax.tree_util.tree_leaves(kernel))
+    roots = not reads_distances_alone(kernel) or kernel.precision != "float32"
+    return curvature.factorise(damping, symmetric=not kernel.rotation_invariant, roots=roots)
 
 
 def _over_blocks(build: Callable[..., AbstractMatrixKernel], metric: AbstractMetric, *clouds: Points) -> PerBlock:
@@ -350,5 +317,5 @@ def _over_blocks(build: Callable[..., AbstractMatrixKernel], metric: AbstractMet
         )
     sizes = tuple(part.size for part in metric.parts)
     columns = zip(*(split_columns(cloud, sizes) for cloud in clouds), strict=True)
-    parts = tuple(build(part, *own) for part, own in zip(metric.parts, columns, strict=True))
+    parts = tuple(build(part, *block) for part, block in zip(metric.parts, columns, strict=True))
     return PerBlock(parts, sizes)

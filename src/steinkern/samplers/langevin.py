@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Int
 
-from ..core.keywords import helpful_keywords
 from ..core.types import (
     Batch,
     Key,
@@ -23,7 +22,7 @@ from ..core.types import (
 )
 from ..targets.curvature import hessian_diagonal
 from ..targets.target import AbstractTarget
-from .sampler import AbstractSampler, Info, make_info
+from .sampler import AbstractSampler, Info, Traits, make_info
 
 
 class LangevinState(NamedTuple):
@@ -59,12 +58,8 @@ class SGLD(AbstractSampler):
         return LangevinState(moved, state.steps + 1), info._replace(step_size=size)
 
     @property
-    def deterministic(self) -> bool:
-        return False
-
-    @property
-    def interacting(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(deterministic=False, interacting=False)
 
 
 class PreconditionedState(NamedTuple):
@@ -84,22 +79,22 @@ class PSGLD(AbstractSampler):
     Args:
         step_size: ε, a number or a schedule of the step count.
         decay: α.
-        stabiliser: λ.
-        correction: include Γ_i = ∂G_i/∂θ_i, which takes one Hessian diagonal a step. Without it, as is usual, the
+        epsilon: λ.
+        correction: include Γ_i = ∂G_i/∂θ_i, which takes one Hessian diagonal per step. Without it, as is usual, the
             adaptation of G biases the law of the chain, towards p/G where α = 0.
         freeze_after: the number of steps after which G stays fixed; the chain is then exact up to discretisation.
     """
 
     step_size: Any = eqx.field(converter=as_number)
     decay: Any = eqx.field(default=0.99, converter=as_number)
-    stabiliser: Any = eqx.field(default=1e-5, converter=as_number)
+    epsilon: Any = eqx.field(default=1e-5, converter=as_number)
     correction: bool = eqx.field(default=False, static=True)
     freeze_after: int | None = eqx.field(default=None, static=True)
 
     def __check_init__(self) -> None:
         _check_step_size(self.step_size)
         check_share("decay", self.decay)
-        check_positive_number("stabiliser", self.stabiliser)
+        check_positive_number("epsilon", self.epsilon)
         if self.freeze_after is not None:
             check_count("freeze_after", self.freeze_after)
 
@@ -123,12 +118,8 @@ class PSGLD(AbstractSampler):
         return PreconditionedState(moved, state.steps + 1, second_moment), info._replace(step_size=size)
 
     @property
-    def deterministic(self) -> bool:
-        return False
-
-    @property
-    def interacting(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(deterministic=False, interacting=False)
 
     def _drift(
         self, target: AbstractTarget, batch: Batch, point: Vector, second_moment: Vector, adapting: Array
@@ -147,7 +138,7 @@ class PSGLD(AbstractSampler):
         new_share = jnp.where(adapting, 1 - cast_like(self.decay, point), 0)
         second_moment = (1 - new_share) * second_moment + new_share * mean_gradient**2
         root = jnp.sqrt(second_moment)
-        preconditioner = 1 / (cast_like(self.stabiliser, point) + root)
+        preconditioner = 1 / (cast_like(self.epsilon, point) + root)
         drift = preconditioner * score
         if self.correction:
             safe = jnp.where(root > 0, root, 1)
@@ -156,23 +147,21 @@ class PSGLD(AbstractSampler):
         return score, drift, preconditioner, second_moment
 
 
-@helpful_keywords
 def sgld(step_size: Any) -> SGLD:
     """Stochastic gradient Langevin dynamics; see `SGLD`."""
     return SGLD(step_size)
 
 
-@helpful_keywords
 def psgld(
     step_size: Any,
     *,
     decay: float = 0.99,
-    stabiliser: float = 1e-5,
+    epsilon: float = 1e-5,
     correction: bool = False,
     freeze_after: int | None = None,
 ) -> PSGLD:
     """Preconditioned stochastic gradient Langevin dynamics; see `PSGLD` for the arguments."""
-    return PSGLD(step_size, decay, stabiliser, correction, freeze_after)
+    return PSGLD(step_size, decay, epsilon, correction, freeze_after)
 
 
 def _check_step_size(step_size: Any) -> None:

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.metric import AbstractMetric
-from ..core.operators import Dense
 from ..core.particles import Scored
 from ..core.types import Points
-from ..kernels.distance import centred_squared_distances
+from ..kernels.distance import centered_squared_distances
 from ..kernels.matrix import Isotropic
 from ..kernels.preconditioned import Preconditioned
 from ..kernels.scalar import AbstractScalarKernel
+from ..linalg.metrics import AbstractMetric, dot
+from ..linalg.operators import Dense
 
 
 def newton_velocity(
@@ -44,18 +44,14 @@ def newton_matrices(
     n, d = source.points.shape
     whitened = jax.vmap(metric.whiten)(source.points)
     whitened = whitened - jnp.mean(whitened, axis=0, keepdims=True)
-    value, derivative = kernel.profile(centred_squared_distances(whitened, whitened))
-    curved = _dot(source.weights[None, :] * value**2, hessians.reshape(n, d * d)).reshape(n, d, d)
+    value, derivative = kernel.profile(centered_squared_distances(whitened, whitened))
+    curved = dot(source.weights[None, :] * value**2, hessians.reshape(n, d * d)).reshape(n, d, d)
 
     # ∇k = 2k' Rᵀ(u_i − u_j). With c_ij = 4 w_j k'², Σ_j c_ij (u_i − u_j)(u_i − u_j)ᵀ expands into four products.
     weights = 4 * source.weights[None, :] * derivative**2
     outer = whitened[:, :, None] * whitened[:, None, :]
-    around = _dot(weights, outer.reshape(n, d * d)).reshape(n, d, d)
-    cross = whitened[:, :, None] * _dot(weights, whitened)[:, None, :]
+    around = dot(weights, outer.reshape(n, d * d)).reshape(n, d, d)
+    cross = whitened[:, :, None] * dot(weights, whitened)[:, None, :]
     spread = jnp.sum(weights, axis=1)[:, None, None] * outer - cross - jnp.swapaxes(cross, 1, 2) + around
     push = jax.vmap(metric.push_score)
     return curved + jax.vmap(lambda matrix: push(push(matrix).T))(spread)
-
-
-def _dot(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision="highest")

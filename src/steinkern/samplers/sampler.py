@@ -1,25 +1,15 @@
 """The interface of samplers: settings, `init` and `step`."""
 
 import abc
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
-from ..core.reductions import Kind, mean_of_rows, reduce_together
+from ..core._xla import Kind, mean_of_rows, reduce_together
 from ..core.reprs import OneLine
 from ..core.types import Batch, Key, Points, Scalar
-from ..kernels.matrix import AbstractMatrixKernel
 from ..targets.target import AbstractTarget
-
-
-class State(Protocol):
-    """The state that a sampler carries from step to step; it holds at least the particles."""
-
-    @property
-    def points(self) -> Float[Array, "n d"]:
-        """The particles, in unconstrained coordinates."""
-        ...
 
 
 class Info(NamedTuple):
@@ -30,7 +20,20 @@ class Info(NamedTuple):
     step_size: Scalar
     """Root mean square of the move over that of the velocity: the effective step size."""
     stein_ratio: Scalar
-    """See `steinkern.stein_ratio`: 1 in expectation at exact draws, larger where particles are spread too far."""
+    """See `steinkern.stein_ratio`: 1 in expectation at exact draws, larger where the particles are too wide."""
+
+
+class Traits(NamedTuple):
+    """What a sampler does; the checks of a run depend on it."""
+
+    deterministic: bool = True
+    """Whether the velocity can vanish, so that a run can converge."""
+    interacting: bool = True
+    """Whether the particles repel one another, so that their spread can be compared with the target's."""
+    differentiates: bool = True
+    """Whether the sampler needs the gradient of the target."""
+    samples_target: bool = True
+    """Whether the particles approximate the target, so that they can be checked against it."""
 
 
 class AbstractSampler(OneLine):
@@ -45,44 +48,17 @@ class AbstractSampler(OneLine):
         """The next state, and the diagnostics of the step."""
 
     @property
-    def deterministic(self) -> bool:
-        """Whether the particles come to rest, so that a run can converge."""
-        return True
-
-    @property
-    def differentiates(self) -> bool:
-        """Whether the sampler needs the gradient of the target."""
-        return True
+    def traits(self) -> Traits:
+        """What the sampler does; by default it is deterministic, interacts, differentiates and samples the target."""
+        return Traits()
 
     def at_rest(self, state: Any) -> Bool[Array, ""] | None:
-        """Whether the particles have come to rest by the sampler's own measure; `None` for samplers without one."""
+        """Whether the particles are at rest by the sampler's measure; `None` for samplers without one."""
         return None
 
     def target_at(self, state: Any, target: AbstractTarget) -> AbstractTarget:
         """The target at the shared parameters of `state`, where the sampler trains them; else `target` itself."""
         return target
-
-    @property
-    def interacting(self) -> bool:
-        """Whether the particles repel one another, so that their spread can be compared with the target's."""
-        return True
-
-    @property
-    def samples_target(self) -> bool:
-        """Whether the particles approximate the target, so that they can be checked against it."""
-        return True
-
-    @property
-    def may_decouple(self) -> bool:
-        """Whether `coupling` gives a kernel."""
-        return False
-
-    def coupling(self, state: Any, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
-        """A kernel for the particles of `state`, for samplers whose kernel may decouple them; else `None`.
-
-        Metrics are those of the steps taken: curvature is not measured anew.
-        """
-        return None
 
     def damped(self, factor: float) -> "AbstractSampler | None":
         """A copy with `factor` times the damping of its metrics; `None` for samplers without damping."""

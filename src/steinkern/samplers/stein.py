@@ -10,8 +10,6 @@ import numpy as np
 import optax
 
 from ..core.arrays import as_array, as_points
-from ..core.keywords import helpful_keywords
-from ..core.metric import AbstractMetric, DiagonalMetric
 from ..core.particles import Scored
 from ..core.types import (
     Batch,
@@ -23,23 +21,24 @@ from ..core.types import (
     check_positive,
     is_concrete,
     is_real_number,
-    scaled,
+    scale_number,
 )
-from ..kernels.matrix import AbstractMatrixKernel, as_matrix_kernel, check_scalar_kernel, tilted_velocity
+from ..kernels.matrix import as_matrix_kernel, check_scalar_kernel, tilted_velocity
 from ..kernels.mixture import Weighting
 from ..kernels.scalar import RBF, AbstractScalarKernel
+from ..linalg.metrics import AbstractMetric, DiagonalMetric
 from ..targets.curvature import AbstractCurvature
 from ..targets.target import AbstractTarget, LogDensity
 from .kernel_rule import AbstractKernelRule, AnchorMixture, AverageMetric, FixedKernel, MetricSettings
 from .newton import newton_velocity
-from .sampler import AbstractSampler, Info, make_info
+from .sampler import AbstractSampler, Info, Traits, make_info
 
 
 class SteinState(NamedTuple):
-    """The particles, and the states of the optimiser and of the kernel rule."""
+    """The particles, and the states of the optimizer and of the kernel rule."""
 
     points: Points
-    optimiser: Any
+    optimizer: Any
     rule: Any
 
 
@@ -47,33 +46,24 @@ class SVGD(AbstractSampler):
     """x_i ← x_i + ε φ(x_i): Algorithm 1 of Wang et al. (2019), with any kernel rule and any optax step rule."""
 
     rule: AbstractKernelRule
-    optimiser: optax.GradientTransformation
+    optimizer: optax.GradientTransformation
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
-        return SteinState(points, self.optimiser.init(points), self.rule.init(target, points, batch))
+        return SteinState(points, self.optimizer.init(points), self.rule.init(target, points, batch))
 
     def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         scores = target.scores(state.points, batch)
         rule, kernel = self.rule.update(state.rule, target, state.points, batch)
         with jax.named_scope("velocity"):
             velocity = kernel.velocity(state.points, Scored.uniform(state.points, scores))
-        return move_along(self.optimiser, state, velocity, scores, rule)
+        return move_along(self.optimizer, state, velocity, scores, rule)
 
     def check(self, points: Points) -> None:
         self.rule.check(points)
 
-    @property
-    def may_decouple(self) -> bool:
-        return self.rule.may_decouple
-
-    def coupling(self, state: SteinState, target: AbstractTarget, batch: Batch = None) -> AbstractMatrixKernel | None:
-        if not self.may_decouple:
-            return None
-        return self.rule.kernel_at(state.rule, target, state.points, batch)
-
     def damped(self, factor: float) -> "SVGD | None":
         rule = self.rule.damped(factor)
-        return None if rule is None else SVGD(rule, self.optimiser)
+        return None if rule is None else SVGD(rule, self.optimizer)
 
 
 class GradientFreeSVGD(AbstractSampler):
@@ -84,44 +74,44 @@ class GradientFreeSVGD(AbstractSampler):
     Args:
         rule: the rule of the kernel k, which must not need curvature.
         surrogate: log ρ, a function of the parameters like the target's log density.
-        optimiser: the step rule.
-        normalise: divide the weights by their sum over the particles and drop the outer w(x), as Han and Liu do in
+        optimizer: the step rule.
+        normalize: divide the weights by their sum over the particles and drop the outer w(x), as Han and Liu do in
             practice, so that the direction does not depend on unknown constants. `False` computes exactly the kernel
             above.
     """
 
     rule: AbstractKernelRule
     surrogate: Any
-    optimiser: optax.GradientTransformation
-    normalise: bool = eqx.field(default=True, static=True)
+    optimizer: optax.GradientTransformation
+    normalize: bool = eqx.field(default=True, static=True)
 
     def __check_init__(self) -> None:
         check_callable("surrogate", self.surrogate, "a log density, a function of the parameters")
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
-        return SteinState(points, self.optimiser.init(points), self.rule.init(target, points, batch))
+        return SteinState(points, self.optimizer.init(points), self.rule.init(target, points, batch))
 
     def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         points = state.points
         surrogate = LogDensity(self.surrogate, support=target.support, space=target.space, shared=target.shared)
         log_rho, surrogate_scores = jax.vmap(jax.value_and_grad(surrogate.log_density))(points)
         log_weights = log_rho - target.log_densities(points, batch)
-        if self.normalise:
+        if self.normalize:
             # `Scored.uniform` has weights 1/n, so the factor n gives the velocity of plain SVGD for w = 1.
             log_weights = jax.nn.log_softmax(log_weights) + jnp.log(jnp.asarray(points.shape[0], points.dtype))
         rule, kernel = self.rule.update(state.rule, target, points, batch)
         source = Scored.uniform(points, surrogate_scores)
         velocity = tilted_velocity(kernel, points, source, log_weights, jnp.zeros_like(points))
-        if not self.normalise:
+        if not self.normalize:
             velocity = jnp.exp(log_weights)[:, None] * velocity
-        return move_along(self.optimiser, state, velocity, None, rule)
+        return move_along(self.optimizer, state, velocity, None, rule)
 
     def check(self, points: Points) -> None:
         self.rule.check(points)
 
     @property
-    def differentiates(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(differentiates=False)
 
 
 class SVN(AbstractSampler):
@@ -130,7 +120,7 @@ class SVN(AbstractSampler):
     Args:
         curvature: H(x). The matrices H̃_i add rank-one terms, so a structured operator is converted to a dense matrix.
         kernel: a radial scalar kernel.
-        optimiser: the step rule.
+        optimizer: the step rule.
         metric: "mean" measures the kernel's distances in the mean curvature, "identity" in Euclidean distance. With
             "mean" and the fixed bandwidth d, `RBF(d)`, it is the scaled Hessian kernel of Detommaso et al.
         damping: of the solves, relative to the scale of each H̃_i.
@@ -138,7 +128,7 @@ class SVN(AbstractSampler):
 
     curvature: AbstractCurvature
     kernel: AbstractScalarKernel
-    optimiser: optax.GradientTransformation
+    optimizer: optax.GradientTransformation
     metric: Literal["mean", "identity"] = eqx.field(default="mean", static=True)
     damping: Any = eqx.field(default=1e-6, converter=as_number)
 
@@ -147,7 +137,7 @@ class SVN(AbstractSampler):
         check_positive("damping", self.damping)
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
-        return SteinState(points, self.optimiser.init(points), None)
+        return SteinState(points, self.optimizer.init(points), None)
 
     def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         points = state.points
@@ -158,43 +148,41 @@ class SVN(AbstractSampler):
         else:
             metric = DiagonalMetric(jnp.ones(points.shape[1], points.dtype))
         kernel = self.kernel.adapt(jax.vmap(metric.whiten)(points))
-        hessians = jax.vmap(lambda own: own.as_matrix())(curvature)
+        hessians = jax.vmap(lambda operator: operator.as_matrix())(curvature)
         velocity = newton_velocity(kernel, metric, Scored.uniform(points, scores), hessians, self.damping)
-        return move_along(self.optimiser, state, velocity, scores, None)
+        return move_along(self.optimizer, state, velocity, scores, None)
 
     def damped(self, factor: float) -> "SVN":
-        return eqx.tree_at(lambda sampler: sampler.damping, self, scaled(self.damping, factor))
+        return eqx.tree_at(lambda sampler: sampler.damping, self, scale_number(self.damping, factor))
 
 
 def move_along(
-    optimiser: optax.GradientTransformation, state: SteinState, velocity: Points, scores: Points | None, rule: Any
+    optimizer: optax.GradientTransformation, state: SteinState, velocity: Points, scores: Points | None, rule: Any
 ) -> tuple[SteinState, Info]:
     """Move the particles along `velocity` by the optax step rule, which descends: it gets −velocity as its gradient."""
     with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats
-        updates, optimiser_state = optimiser.update(-velocity, state.optimiser, state.points)
+        updates, optimizer_state = optimizer.update(-velocity, state.optimizer, state.points)
         moved = optax.apply_updates(state.points, updates)
-    return SteinState(moved, optimiser_state, rule), make_info(state.points, velocity, moved, scores)
+    return SteinState(moved, optimizer_state, rule), make_info(state.points, velocity, moved, scores)
 
 
-@helpful_keywords
-def svgd(kernel: Any = None, optimiser: Any = None) -> SVGD:
+def svgd(kernel: Any = None, optimizer: Any = None) -> SVGD:
     """Stein variational gradient descent with one kernel for all particles.
 
     Args:
         kernel: a scalar kernel (times the identity), a matrix kernel such as `Graphical(...)`, or a function K(x, y)
             with a d×d result. The default, `RBF()` with the median bandwidth, is vanilla SVGD.
-        optimiser: an optax optimiser, or a number for Adagrad with that learning rate. Reuse one optimiser object over
+        optimizer: an optax optimizer, or a number for Adagrad with that learning rate. Reuse one optimizer object over
             several fits: a new object causes a new compilation.
     """
-    return SVGD(FixedKernel(as_matrix_kernel(RBF() if kernel is None else kernel)), as_optimiser(optimiser))
+    return SVGD(FixedKernel(as_matrix_kernel(RBF() if kernel is None else kernel)), as_optimizer(optimizer))
 
 
-@helpful_keywords
 def matrix_svgd(
     kind: Literal["average", "mixture"],
     curvature: AbstractCurvature,
     kernel: Any = None,
-    optimiser: Any = None,
+    optimizer: Any = None,
     *,
     damping: Any = 1e-6,
     decay: float = 0.0,
@@ -202,7 +190,7 @@ def matrix_svgd(
     measure_every: int = 1,
     per_block: bool = False,
     anchors: Any = None,
-    own_share: Any = 1.0,
+    shrinkage: Any = 0.0,
     temperature: Any = 1.0,
     weighting: Weighting = "exact",
 ) -> SVGD:
@@ -212,7 +200,7 @@ def matrix_svgd(
         kind: "average" or "mixture".
         curvature: the curvature that is factorised into metrics, such as `Hessian()` or `Fisher(model, Bernoulli())`.
         kernel: K0 of Eq. (12); `RBF()` with the median bandwidth in the metric by default.
-        optimiser: an optax optimiser, or a number for Adagrad with that learning rate.
+        optimizer: an optax optimizer, or a number for Adagrad with that learning rate.
         damping: added to every metric, relative to its mean eigenvalue.
         decay: of the running average of curvature over minibatches, min(1 − 1/t, decay); 0 for none.
         refresh_every: the number of steps between two factorisations of the metric.
@@ -220,7 +208,7 @@ def matrix_svgd(
         per_block: use a separate kernel for each block of the curvature, such as each layer of `KFAC`.
         anchors: for the mixture, `None` for all particles, a number of particles, or an (l, d) array of points in
             unconstrained coordinates.
-        own_share: for the mixture, α in Q_l ← α Q_l + (1 − α) mean Q.
+        shrinkage: for the mixture, s in Q_l ← (1 − s) Q_l + s mean Q.
         temperature: for the mixture's weights; 1 is Eq. (17). In many dimensions a rule such as `Median()` keeps the
             particles coupled.
         weighting: for the mixture's weights; "exact" is Eq. (17).
@@ -231,32 +219,35 @@ def matrix_svgd(
     base = as_matrix_kernel(RBF() if kernel is None else kernel)
     settings = MetricSettings(damping, decay, refresh_every, measure_every)
     if kind == "average":
-        extra = {"anchors": anchors is None, "own_share": _is_one(own_share), "temperature": _is_one(temperature)}
-        for name, default in {**extra, "weighting": weighting == "exact"}.items():
-            if not default:
-                raise ValueError(f"`{name}` belongs to kind 'mixture', got it with kind 'average'.")
-        return SVGD(AverageMetric(curvature, base, settings, per_block=per_block), as_optimiser(optimiser))
+        defaults = {
+            "anchors": anchors is None,
+            "shrinkage": _is(shrinkage, 0),
+            "temperature": _is(temperature, 1),
+            "weighting": weighting == "exact",
+        }
+        changed = [name for name, default in defaults.items() if not default]
+        if changed:
+            raise ValueError(f"`{changed[0]}` belongs to kind 'mixture', got it with kind 'average'.")
+        return SVGD(AverageMetric(curvature, base, settings, per_block=per_block), as_optimizer(optimizer))
     counted = isinstance(anchors, int | np.integer) and not isinstance(anchors, bool)
     number = int(anchors) if counted else None
-    places = None if anchors is None or number is not None else _as_anchors(anchors)
-    rule = AnchorMixture(curvature, base, places, number, own_share, temperature, weighting, settings, per_block)
-    return SVGD(rule, as_optimiser(optimiser))
+    points = None if anchors is None or counted else _as_anchors(anchors)
+    rule = AnchorMixture(curvature, base, points, number, shrinkage, temperature, weighting, settings, per_block)
+    return SVGD(rule, as_optimizer(optimizer))
 
 
-@helpful_keywords
 def gradient_free_svgd(
-    surrogate: Any, kernel: Any = None, optimiser: Any = None, *, normalise: bool = True
+    surrogate: Any, kernel: Any = None, optimizer: Any = None, *, normalize: bool = True
 ) -> GradientFreeSVGD:
     """SVGD for targets that cannot be differentiated; see `GradientFreeSVGD` for the arguments."""
     base = as_matrix_kernel(RBF() if kernel is None else kernel)
-    return GradientFreeSVGD(FixedKernel(base), surrogate, as_optimiser(optimiser), normalise)
+    return GradientFreeSVGD(FixedKernel(base), surrogate, as_optimizer(optimizer), normalize)
 
 
-@helpful_keywords
 def svn(
     curvature: AbstractCurvature,
     kernel: AbstractScalarKernel | None = None,
-    optimiser: Any = None,
+    optimizer: Any = None,
     *,
     metric: Literal["mean", "identity"] = "mean",
     damping: Any = 1e-6,
@@ -266,45 +257,45 @@ def svn(
         raise ValueError(f"`curvature` must be a curvature such as `Hessian()`, got {curvature!r}.")
     if kernel is not None:
         check_scalar_kernel("kernel", kernel)
-    return SVN(curvature, RBF() if kernel is None else kernel, as_optimiser(optimiser), metric, damping)
+    return SVN(curvature, RBF() if kernel is None else kernel, as_optimizer(optimizer), metric, damping)
 
 
 def _as_anchors(anchors: Any) -> Points:
-    places = as_array("anchors", anchors)
-    if places.ndim != 2:
-        raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {places.shape}.")
-    places = as_points("anchors", places)
-    if is_concrete(places) and not bool(jnp.all(jnp.isfinite(places))):
+    points = as_array("anchors", anchors)
+    if points.ndim != 2:
+        raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {points.shape}.")
+    points = as_points("anchors", points)
+    if is_concrete(points) and not bool(jnp.all(jnp.isfinite(points))):
         raise ValueError("`anchors` must be finite, got NaN or infinity among them.")
-    return places
+    return points
 
 
-def _is_one(value: Any) -> bool:
-    return isinstance(value, int | float) and value == 1
+def _is(value: Any, default: int) -> bool:
+    return isinstance(value, int | float) and value == default
 
 
-def as_optimiser(optimiser: Any) -> optax.GradientTransformation:
-    """An optax optimiser: as given, Adagrad for a learning rate or a schedule of it, Adagrad at 0.3 for `None`."""
-    if optimiser is None:
+def as_optimizer(optimizer: Any) -> optax.GradientTransformation:
+    """Convert to an optax optimizer: a learning rate or a schedule to Adagrad, `None` to Adagrad at 0.3."""
+    if optimizer is None:
         return _adagrad(0.3)
-    if isinstance(optimiser, bool):
-        raise ValueError(f"`optimiser` must be a positive number, got {optimiser!r}.")
-    if is_real_number(optimiser):
-        check_positive("optimiser", optimiser)
-        if not is_concrete(optimiser):  # a learning rate under `vmap`
-            return optax.adagrad(optimiser, initial_accumulator_value=0.0)
-        return _adagrad(float(optimiser))
-    if callable(optimiser) and _is_schedule(optimiser):
-        return _adagrad(optimiser)
-    if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
+    if isinstance(optimizer, bool):
+        raise ValueError(f"`optimizer` must be a positive number, got {optimizer!r}.")
+    if is_real_number(optimizer):
+        check_positive("optimizer", optimizer)
+        if not is_concrete(optimizer):  # a learning rate under `vmap`
+            return optax.adagrad(optimizer, initial_accumulator_value=0.0)
+        return _adagrad(float(optimizer))
+    if callable(optimizer) and _is_schedule(optimizer):
+        return _adagrad(optimizer)
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise ValueError(
-            f"`optimiser` must be an optax optimiser, a learning rate or a schedule of one, got {optimiser!r}."
+            f"`optimizer` must be an optax optimizer, a learning rate or a schedule of one, got {optimizer!r}."
         )
-    return optimiser
+    return optimizer
 
 
 def _is_schedule(function: Any) -> bool:
-    """Whether `function(0)` is a number; that of `optax.adam`, passed without a call, is an optimiser."""
+    """Whether `function(0)` is a number; `optax.adam(0)` is an optimizer."""
     try:
         value = function(0)
     except Exception:
@@ -314,5 +305,5 @@ def _is_schedule(function: Any) -> bool:
 
 @cache
 def _adagrad(learning_rate: Any) -> optax.GradientTransformation:
-    # The same learning rate gives the same object, since compiled steps are cached by the identity of the optimiser.
+    # The same learning rate gives the same object, since compiled steps are cached by the identity of the optimizer.
     return optax.adagrad(learning_rate, initial_accumulator_value=0.0)

@@ -3,9 +3,27 @@
 They do not depend on kernels.
 """
 
-import typing as _typing
-
-from .._exports import import_submodules as _import_submodules
-
-if not _typing.TYPE_CHECKING:  # a type checker would take every name for a module
-    __getattr__ = _import_submodules(__name__)
+from ..core.particles import Layout as Layout
+from . import initial as initial
+from . import kfac as kfac
+from .curvature import AbstractCurvature as AbstractCurvature
+from .curvature import EmpiricalFisher as EmpiricalFisher
+from .curvature import Fisher as Fisher
+from .curvature import GaussNewton as GaussNewton
+from .curvature import Hessian as Hessian
+from .likelihood import AbstractLikelihood as AbstractLikelihood
+from .likelihood import Bernoulli as Bernoulli
+from .likelihood import Categorical as Categorical
+from .likelihood import Gaussian as Gaussian
+from .likelihood import GaussianNoise as GaussianNoise
+from .supports import AbstractSupport as AbstractSupport
+from .supports import greater_than as greater_than
+from .supports import interval as interval
+from .supports import less_than as less_than
+from .supports import ordered as ordered
+from .supports import positive as positive
+from .supports import real as real
+from .supports import simplex as simplex
+from .target import AbstractTarget as AbstractTarget
+from .target import LogDensity as LogDensity
+from .target import Posterior as Posterior

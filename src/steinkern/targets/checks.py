@@ -1,12 +1,25 @@
-"""Checks of what a user's functions and data give."""
+"""Checks of the values of a user's functions, and of data."""
 
+import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.arrays import check_narrowed
 from ..core.types import Batch, Scalar, Vector
+
+
+def check_closed_over(target: Any) -> None:
+    """Raise if a NumPy array that a function of the target closes over does not fit into JAX's precision."""
+    for function in filter(callable, jax.tree.leaves(target)):
+        function = inspect.unwrap(getattr(function, "func", function))
+        if inspect.isfunction(function) or inspect.ismethod(function):
+            variables = inspect.getclosurevars(function)
+            for name, value in {**variables.globals, **variables.nonlocals}.items():
+                if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
+                    check_narrowed(name, value)
 
 
 def batch_length(batch: Batch, name: str = "data") -> int:
@@ -19,7 +32,7 @@ def batch_length(batch: Batch, name: str = "data") -> int:
 
 
 def scalar_result(value: Any, vector: Vector, name: str) -> Scalar:
-    """Check that the value of a user's log density is one number in the particles' precision, and return it."""
+    """Check that a user's log density returned one number in the particles' precision, and return it as an array."""
     if isinstance(value, int | float):  # a constant, such as a flat prior
         return jnp.full((), value, vector.dtype)
     if not hasattr(value, "dtype"):

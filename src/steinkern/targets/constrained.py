@@ -1,4 +1,4 @@
-"""Points in the parameters' own coordinates, by one program for all callers."""
+"""Constrained coordinates of points, by one program for all callers."""
 
 import jax
 from jaxtyping import Array, Float
@@ -10,12 +10,12 @@ from .target import AbstractTarget
 
 @compiled
 def constrained(target: AbstractTarget, points: Float[Array, "... d"], batch_axes: int = 1) -> PyTree:
-    """The parameters at unconstrained points, without what all particles share.
+    """The parameters at unconstrained points, without the shared ones.
 
     Args:
         target: a target that is bound to a space.
-        points: an array whose last axis has the coordinates.
-        batch_axes: the number of the other axes.
+        points: an array whose last axis is the coordinates.
+        batch_axes: the number of leading axes.
     """
     constrain = target.bound_space.constrain
     for _ in range(batch_axes):

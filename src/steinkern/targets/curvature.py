@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core.operators import AbstractOperator, Dense, Diagonal
 from ..core.reprs import OneLine
 from ..core.types import Batch, Matrix, Points, Scalar, Vector, cast_like, check_callable, check_choice
+from ..linalg.operators import AbstractOperator, Dense, Diagonal
 from .likelihood import AbstractLikelihood
 from .target import AbstractTarget
 
@@ -77,7 +77,7 @@ class GaussNewton(AbstractCurvature):
         def unit(output: Float[Array, " k"]) -> Matrix:
             return jnp.eye(output.shape[0], dtype=output.dtype)
 
-        return _generalised_gauss_newton(target, self.residual, unit, point, batch, self.diagonal)
+        return _generalized_gauss_newton(target, self.residual, unit, point, batch, self.diagonal)
 
 
 class Fisher(AbstractCurvature):
@@ -103,19 +103,19 @@ class Fisher(AbstractCurvature):
             raise ValueError(f"`likelihood` must be a likelihood such as `Bernoulli()`, got {self.likelihood!r}.")
 
     def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
-        return _generalised_gauss_newton(target, self.model, self.likelihood.fisher, point, batch, self.diagonal)
+        return _generalized_gauss_newton(target, self.model, self.likelihood.fisher, point, batch, self.diagonal)
 
 
 class EmpiricalFisher(AbstractCurvature):
     """Σ g gᵀ over the per-example gradients g of the log-likelihood, plus the positive part of the prior's curvature.
 
     Args:
-        centred: subtract the mean gradient, which gives N × the covariance of the gradients, as the released code of
+        centered: subtract the mean gradient, which gives N × the covariance of the gradients, as the released code of
             the paper does for logistic regression. By default it is the uncentred second moment.
         diagonal: keep only the diagonal.
     """
 
-    centred: bool = eqx.field(default=False, static=True)
+    centered: bool = eqx.field(default=False, static=True)
     diagonal: bool = eqx.field(default=False, static=True)
 
     def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
@@ -124,7 +124,7 @@ class EmpiricalFisher(AbstractCurvature):
                 "`EmpiricalFisher` needs the gradients of single examples: give a `Posterior` and `data` to `fit`."
             )
         gradients = target.over_examples(lambda example: jax.grad(target.log_example)(point, example), batch)
-        if self.centred:
+        if self.centered:
             gradients = gradients - jnp.mean(gradients, axis=0, keepdims=True)
         scale = likelihood_scale(target, point, batch)
         if self.diagonal:
@@ -132,7 +132,7 @@ class EmpiricalFisher(AbstractCurvature):
         return _with_base(target, point, Dense(scale * jnp.matmul(gradients.T, gradients, precision="highest")))
 
 
-def _generalised_gauss_newton(
+def _generalized_gauss_newton(
     target: AbstractTarget,
     model: Callable[..., Array],
     weight: Callable[[Array], Array],
@@ -140,7 +140,7 @@ def _generalised_gauss_newton(
     batch: Batch,
     diagonal: bool,
 ) -> AbstractOperator:
-    def one(example: Any) -> Array:
+    def jacobians(example: Any) -> Array:
         """The Jacobian J and ΛJ of one example, stacked."""
 
         def output(x: Vector) -> Array:
@@ -152,7 +152,7 @@ def _generalised_gauss_newton(
         return jnp.stack([jacobian, jnp.matmul(weight(value), jacobian, precision="highest")])
 
     # One contraction over all examples: a d×d matrix for each example would be the largest array of a step.
-    pairs = target.over_examples(one, batch)
+    pairs = target.over_examples(jacobians, batch)
     scale = likelihood_scale(target, point, batch)
     if diagonal:
         return _with_base(target, point, Diagonal(scale * jnp.sum(pairs[:, 0] * pairs[:, 1], axis=(0, 1))))

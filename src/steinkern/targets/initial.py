@@ -10,9 +10,8 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from ..core.arrays import as_array, as_concrete_data, as_concrete_key, as_key, as_particle, check_concrete
+from ..core.arrays import as_array, as_concrete, as_concrete_key, as_key, as_particle
 from ..core.errors import explain_errors, shapes
-from ..core.metric import AbstractMetric
 from ..core.programs import compiled
 from ..core.types import (
     Batch,
@@ -27,6 +26,7 @@ from ..core.types import (
     check_count,
     check_positive,
 )
+from ..linalg.metrics import AbstractMetric
 from .curvature import Hessian
 from .supports import Space
 from .target import AbstractTarget, as_target
@@ -39,19 +39,19 @@ def prior(key: KeyLike, draw: Callable[[Key], PyTree], num_particles: int) -> Py
     return jax.vmap(draw)(jr.split(as_key(key), num_particles))
 
 
-def gaussian(key: KeyLike, centre: PyTree, num_particles: int, scale: Any = 1.0, support: PyTree = None) -> PyTree:
-    """Normal draws around one particle's pytree `centre`, with standard deviation `scale` in every coordinate.
+def gaussian(key: KeyLike, center: PyTree, num_particles: int, scale: Any = 1.0, support: PyTree = None) -> PyTree:
+    """Normal draws around one particle's pytree `center`, with standard deviation `scale` in every coordinate.
 
     With `support` (see `steinkern.LogDensity`) the noise is added in unconstrained coordinates, so that all particles
     lie inside the support.
     """
     check_count("num_particles", num_particles)
-    key, centre = as_key(key), as_particle("centre", centre)
-    space = Space.of(centre, support)
-    space.check(jax.tree.map(lambda leaf: leaf[None], centre), "centre")
-    middle = space.unconstrain(centre)
-    noise = jr.normal(key, (num_particles, middle.shape[0]), middle.dtype)
-    return jax.vmap(space.constrain)(middle[None, :] + _as_scale(scale, middle)[None, :] * noise)
+    key, center = as_key(key), as_particle("center", center)
+    space = Space.of(center, support)
+    space.check(jax.tree.map(lambda leaf: leaf[None], center), "center")
+    mean = space.unconstrain(center)
+    noise = jr.normal(key, (num_particles, mean.shape[0]), mean.dtype)
+    return jax.vmap(space.constrain)(mean[None, :] + _as_scale(scale, mean)[None, :] * noise)
 
 
 def _as_scale(value: Any, point: Vector) -> Array:
@@ -89,33 +89,34 @@ def around_mode(
         num_particles: the number of draws.
         data: as for `fit`; all examples are used.
         scale: widens (above 1) or narrows the draws.
-        max_steps: the most steps of L-BFGS.
+        max_steps: the maximum number of L-BFGS steps.
     """
     check_count("num_particles", num_particles)
     check_count("max_steps", max_steps)
-    key, start, data = as_concrete_key(key), as_particle("start", start), as_concrete_data(data)
-    check_concrete("start", start)
+    key, start = as_concrete_key(key), as_particle("start", as_concrete("start", start))
+    data = as_concrete("data", data)
     if any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(start)):
         raise ValueError("`start` must be in float32 or float64: the curvature at a mode is factorised.")
     bound = as_target(target).bind(start)
     bound.bound_space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
     bound.check_data(data, None)
     scales = _as_scale(scale, bound.bound_space.unconstrain(start))
-    given = "" if data is None else f", and `data`, {shapes(data, 0)}"
-    with explain_errors(f"`target` must take `start`, {shapes(start, 0)}{given}", "Was it written for other shapes?"):
+    and_data = "" if data is None else f", and `data`, {shapes(data, 0)}"
+    with explain_errors(
+        f"`target` must take `start`, {shapes(start, 0)}{and_data}", "Was it written for other shapes?"
+    ):
         vector, metric, value, offset = _laplace(bound, bound.bound_space.unconstrain(start), data, max_steps)
     noise = jr.normal(key, (num_particles, vector.shape[0]), vector.dtype)
     points = vector[None, :] + scales[None, :] * jax.vmap(metric.unwhiten)(noise)
     if not (bool(jnp.all(jnp.isfinite(points))) and bool(jnp.isfinite(value))):
         raise ValueError(
-            "`start` leads nowhere: the search for a mode met NaN or infinity. Start closer to the data, and see that "
-            "`data` holds no NaN."
+            "`start` must lead to a mode, but the search met NaN or infinity. Start closer to the data, and check that "
+            "`data` has no NaN."
         )
     if offset > 0.1:
         raise ValueError(
-            f"`start` leads to no mode within {max_steps} steps: the search ended {float(offset):.2g} standard "
-            "deviations from where the gradient would vanish. Raise `max_steps`, start closer, or see that the density "
-            "is proper."
+            f"`start` must lead to a mode, but after {max_steps} steps the next Newton step is {float(offset):.2g} "
+            "standard deviations. Raise `max_steps`, start closer, or check that the density is proper."
         )
     return jax.vmap(bound.bound_space.constrain)(points)
 
@@ -125,23 +126,23 @@ def _laplace(
     target: AbstractTarget, start: Vector, data: Batch, max_steps: int
 ) -> tuple[Vector, AbstractMetric, Scalar, Scalar]:
     """The mode, the metric there, log p there, and the size of the next Newton step in standard deviations."""
-    mode = _minimise(lambda x: -target.log_density(x, data), start, max_steps)
+    mode = _minimize(lambda x: -target.log_density(x, data), start, max_steps)
     metric = Hessian()(target, mode, data).factorise(1e-6)
     offset = jnp.sqrt(jnp.mean(metric.pull_score(target.score(mode, data)) ** 2))
     return mode, metric, target.log_density(mode, data), offset
 
 
-def _minimise(loss: Callable[[Vector], Scalar], start: Vector, max_steps: int) -> Vector:
+def _minimize(loss: Callable[[Vector], Scalar], start: Vector, max_steps: int) -> Vector:
     """Minimise by L-BFGS until the gradient's norm is √eps times that at the start, or for `max_steps` steps."""
     solver = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(loss)
     first = optax.tree.norm(jax.grad(loss)(start))
-    enough = first * float(jnp.finfo(start.dtype).eps) ** 0.5
+    tolerance = first * float(jnp.finfo(start.dtype).eps) ** 0.5
 
     def unfinished(carry: tuple[Vector, Any, Array]) -> Array:
         _, state, count = carry
-        size = optax.tree.norm(optax.tree.get(state, "grad"))
-        return (count == 0) | ((count < max_steps) & (size > enough))
+        norm = optax.tree.norm(optax.tree.get(state, "grad"))
+        return (count == 0) | ((count < max_steps) & (norm > tolerance))
 
     def step(carry: tuple[Vector, Any, Array]) -> tuple[Vector, Any, Array]:
         x, state, count = carry

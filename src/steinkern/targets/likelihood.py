@@ -27,25 +27,25 @@ class AbstractLikelihood(OneLine):
         """−E_y ∇² log p(y | output), k×k, the expectation over labels y given the output."""
 
     def fisher_root(self, output: Float[Array, " k"]) -> Float[Array, "k m"]:
-        """A matrix S with SSᵀ = `fisher(output)`; m is k or less. By eigenvalues, unless there is a formula."""
+        """A matrix S with SSᵀ = `fisher(output)`; m is k or less. From eigenvalues where there is no formula."""
         values, vectors = jnp.linalg.eigh(self.fisher(output))
         return vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
 
     def class_probabilities(self, output: Float[Array, " k"]) -> Float[Array, "... c"]:
-        """The probability of every class given the output, for likelihoods of classes; else `ValueError`."""
+        """The probability of every class given the output, for likelihoods of classes; `ValueError` for others."""
         raise ValueError(
             f"`likelihood` must be one of classes, `steinkern.Categorical()` or `steinkern.Bernoulli()`, got {self!r}."
         )
 
     def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
-        """A label drawn from p(· | output); for curvature by drawn labels."""
+        """A random label from p(· | output), for the sampled Fisher information."""
         raise ValueError(f"`{type(self).__name__}` cannot draw labels: define its method `sample(key, output)`.")
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
         """Raise `ValueError` where a label is outside the likelihood's sample space.
 
-        A compiled log density cannot raise. There the log-probability of such a label and its gradient are NaN, which
-        `fit` reports.
+        A compiled log density cannot raise: there the log-probability of such a label and its gradient are NaN, and
+        `fit` reports them.
 
         Args:
             labels: an array with a leading axis of examples; traced arrays are not checked.
@@ -54,7 +54,20 @@ class AbstractLikelihood(OneLine):
         return None
 
 
-class Bernoulli(AbstractLikelihood):
+class _IndependentLabels(AbstractLikelihood):
+    """A likelihood of independent real labels: they are finite, and its Fisher information is diagonal."""
+
+    def check(self, labels: Any, num_outputs: int | None = None) -> None:
+        if is_concrete(labels):
+            values = as_numpy("labels", labels)
+            valid = np.isfinite(values) & (not np.iscomplexobj(values))
+            _require(values, valid, "finite real numbers", "Leave out rows without one.")
+
+    def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
+        return jnp.sqrt(self.fisher(output))
+
+
+class Bernoulli(_IndependentLabels):
     """Independent labels 0 or 1, each with an output as its logit."""
 
     def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
@@ -64,9 +77,9 @@ class Bernoulli(AbstractLikelihood):
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
         if is_concrete(labels):
-            given = as_numpy("labels", labels)
-            known = np.isin(given, (0, 1)) & (not np.iscomplexobj(given))
-            _refuse(given, known, "0 or 1", "Write labels of −1 and +1 as `(labels + 1) / 2`.")
+            values = as_numpy("labels", labels)
+            valid = np.isin(values, (0, 1)) & (not np.iscomplexobj(values))
+            _require(values, valid, "0 or 1", "Write labels of −1 and +1 as `(labels + 1) / 2`.")
 
     def class_probabilities(self, output: Float[Array, " k"]) -> Float[Array, "... c"]:
         """The probabilities of the labels 0 and 1: shape (2,) for one output, (k, 2) for several."""
@@ -80,9 +93,6 @@ class Bernoulli(AbstractLikelihood):
     def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
         return jr.bernoulli(key, jax.nn.sigmoid(output)).astype(output.dtype)
 
-    def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
-        return jnp.sqrt(self.fisher(output))
-
 
 class Categorical(AbstractLikelihood):
     """Labels 0 … k−1; the outputs are logits (softmax regression)."""
@@ -90,11 +100,11 @@ class Categorical(AbstractLikelihood):
     def log_prob(self, output: Float[Array, " k"], label: Array) -> Scalar:
         if jnp.size(label) != 1:
             raise ValueError(
-                f"`label` must be one class, a whole number, got shape {jnp.shape(label)}. Of one-hot labels take "
+                f"`label` must be one class, a whole number, got shape {jnp.shape(label)}. For one-hot labels take "
                 "`argmax(axis=-1)`."
             )
         label = jnp.asarray(label).reshape(())
-        if label.dtype.itemsize < 4:  # such a dtype cannot hold many classes
+        if label.dtype.itemsize < 4:  # a narrow dtype cannot hold many classes
             label = label.astype(jnp.float32 if jnp.issubdtype(label.dtype, jnp.floating) else jnp.int32)
         # Selects by comparison: an index out of range would be clamped to another class under `vmap`.
         chosen = jnp.arange(output.shape[0]).astype(label.dtype) == label
@@ -103,11 +113,13 @@ class Categorical(AbstractLikelihood):
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
         if is_concrete(labels):
-            given = as_numpy("labels", labels)
-            given = np.where(np.iscomplexobj(given), np.nan, given.real)
-            known = (given >= 0) & (given == np.round(given)) & (True if num_outputs is None else given < num_outputs)
+            values = as_numpy("labels", labels)
+            values = np.where(np.iscomplexobj(values), np.nan, values.real)
+            valid = (
+                (values >= 0) & (values == np.round(values)) & (True if num_outputs is None else values < num_outputs)
+            )
             last = "k − 1" if num_outputs is None else str(num_outputs - 1)
-            _refuse(given, known, f"classes 0 … {last}", "Count them from 0, and give the model an output for each.")
+            _require(values, valid, f"classes 0 … {last}", "Count them from 0, and give the model an output for each.")
 
     def class_probabilities(self, output: Float[Array, " k"]) -> Float[Array, "... c"]:
         """The probabilities of the classes 0 … k−1."""
@@ -126,7 +138,7 @@ class Categorical(AbstractLikelihood):
         return jnp.diag(root) - probability[:, None] * root[None, :]
 
 
-class Gaussian(AbstractLikelihood):
+class Gaussian(_IndependentLabels):
     """Labels with independent normal noise; the outputs are the means. One variance, or one for each output."""
 
     variance: Any = eqx.field(default=1.0, converter=as_number)
@@ -139,20 +151,14 @@ class Gaussian(AbstractLikelihood):
         residual = _real(label, output).reshape(output.shape) - output
         return -0.5 * jnp.sum(residual**2 / variance + jnp.log(2 * jnp.pi * variance))
 
-    def check(self, labels: Any, num_outputs: int | None = None) -> None:
-        _check_finite(labels)
-
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         return jnp.diag(1 / jnp.broadcast_to(cast_like(self.variance, output), output.shape))
 
     def sample(self, key: Key, output: Float[Array, " k"]) -> Array:
         return output + jnp.sqrt(cast_like(self.variance, output)) * jr.normal(key, output.shape, output.dtype)
 
-    def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
-        return jnp.sqrt(self.fisher(output))
 
-
-class GaussianNoise(AbstractLikelihood):
+class GaussianNoise(_IndependentLabels):
     """Labels with independent normal noise of unknown variance; the outputs are m means, then the log variance.
 
     A model that appends a parameter to its prediction infers the noise together with its other parameters. The Fisher
@@ -164,9 +170,6 @@ class GaussianNoise(AbstractLikelihood):
         residual = _real(label, output).reshape(mean.shape) - mean
         return -0.5 * jnp.sum(residual**2 * jnp.exp(-log_variance) + log_variance + jnp.log(2 * jnp.pi))
 
-    def check(self, labels: Any, num_outputs: int | None = None) -> None:
-        _check_finite(labels)
-
     def fisher(self, output: Float[Array, " k"]) -> Matrix:
         means = output.shape[0] - 1
         precision = jnp.full((means,), 1, output.dtype) * jnp.exp(-output[-1])
@@ -176,9 +179,6 @@ class GaussianNoise(AbstractLikelihood):
         mean = output[:-1]
         return mean + jnp.exp(output[-1] / 2) * jr.normal(key, mean.shape, output.dtype)
 
-    def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
-        return jnp.sqrt(self.fisher(output))
-
 
 def _real(label: Any, output: Array) -> Array:
     """A label in the precision of the output; complex labels are refused."""
@@ -187,16 +187,8 @@ def _real(label: Any, output: Array) -> Array:
     return cast_like(label, output)
 
 
-def _check_finite(labels: Any) -> None:
-    """Raise unless every label is a finite real number; traced labels are not checked."""
-    if is_concrete(labels):
-        given = as_numpy("labels", labels)
-        known = np.isfinite(given) & (not np.iscomplexobj(given))
-        _refuse(given, known, "finite real numbers", "Leave out rows without one.")
-
-
-def _refuse(labels: np.ndarray, known: np.ndarray, expected: str, way_out: str) -> None:
-    """Raise, with the first unknown labels, unless every label is `known`."""
-    if not np.all(known):
-        shown = ", ".join(f"{value:g}" for value in np.unique(labels[~known].real.astype(np.float64))[:3])
-        raise ValueError(f"`labels` must be {expected}, got {shown} among {labels.size}. {way_out}")
+def _require(labels: np.ndarray, valid: np.ndarray, expected: str, hint: str) -> None:
+    """Raise, with the first invalid labels, unless every label is `valid`."""
+    if not np.all(valid):
+        shown = ", ".join(f"{value:g}" for value in np.unique(labels[~valid].real.astype(np.float64))[:3])
+        raise ValueError(f"`labels` must be {expected}, got {shown} among {labels.size}. {hint}")

@@ -1,7 +1,7 @@
 """Supports of constrained parameters: smooth bijections T from unconstrained space with their log-Jacobians.
 
 Particles move in unconstrained coordinates u, where the target is p(T(u)) |det ∇T(u)|. Without the determinant it would
-be another posterior, so the map and its log-Jacobian are methods of one object.
+be another posterior, so one object has both the map and its log-Jacobian.
 """
 
 import abc
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..core.particles import Layout
+from ..core.particles import Layout, finite_rows
 from ..core.reprs import OneLine
 from ..core.types import PyTree, Scalar, Vector, cast_like, is_concrete
 
@@ -225,14 +225,14 @@ class AbstractSpace(eqx.Module):
 
     @abc.abstractmethod
     def check(self, particles: PyTree, argument: str = "particles") -> None:
-        """Raise where a leaf of a batch of particles lies outside its support; the error calls them `argument`.
+        """Raise if a leaf of a batch of particles lies outside its support; the error names `argument`.
 
         Traced leaves are not checked.
         """
 
 
 class Space(AbstractSpace):
-    """A space in which every leaf has its own support."""
+    """A space with one support for each leaf."""
 
     layout: Layout
     supports: tuple[AbstractSupport, ...]
@@ -257,7 +257,7 @@ class Space(AbstractSpace):
 
     @property
     def unconstrained(self) -> bool:
-        """Whether no leaf has a constraint, so that a particle is its own unconstrained coordinates."""
+        """Whether no leaf has a constraint, so that constrained and unconstrained coordinates are equal."""
         return all(isinstance(rule, Real) for rule in self.supports)
 
     def unconstrain(self, particle: PyTree) -> Vector:
@@ -286,19 +286,19 @@ class Space(AbstractSpace):
         for name, rule, leaf in zip(self.layout.names, self.supports, leaves, strict=True):
             if not is_concrete(leaf):
                 continue
-            if not np.isfinite(np.asarray(leaf)).all():
+            if not finite_rows(leaf).all():
                 raise ValueError(f"`{argument}` must be finite; {name or 'the array'} has NaN or infinite values.")
-            if not rule.contains(np.asarray(leaf)):
+            if not isinstance(rule, Real) and not rule.contains(np.asarray(leaf)):
                 raise ValueError(
                     f"`{argument}` must lie inside their support; {name or 'the array'} has values outside "
-                    f"{_text_of(rule)}. Give them in the parameters' own, constrained coordinates."
+                    f"{_text_of(rule)}. Give them in constrained coordinates."
                 )
 
 
 def _free_shape(rule: AbstractSupport, leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape and type of a leaf in unconstrained coordinates; nothing is computed."""
-    arguments = rule, jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(leaf.dtype))
-    return jax.eval_shape(lambda rule, value: rule.unconstrain(value), *arguments)
+    shape = jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(leaf.dtype))
+    return shape if isinstance(rule, Real) else jax.eval_shape(lambda rule, value: rule.unconstrain(value), rule, shape)
 
 
 def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupport]:
@@ -313,16 +313,16 @@ def _supports(support: PyTree, particle: PyTree, path: str) -> list[AbstractSupp
         if unknown:
             raise ValueError(f"`{path}` names {unknown}, which are not among the parameters {sorted(particle)}.")
         keys = list(particle) if isinstance(particle, OrderedDict) else sorted(particle)
-        pairs = [(f"{path}[{key!r}]", support.get(key), particle[key]) for key in keys]
-        return [rule for where, own, part in pairs for rule in _supports(own, part, where)]
-    parts, rules = _children(particle), _children(support)
-    if parts and type(support) is type(particle) and len(rules) == len(parts):
-        pairs = [(f"{path}[{i}]", own, part) for i, (own, part) in enumerate(zip(rules, parts, strict=True))]
-        return [rule for where, own, part in pairs for rule in _supports(own, part, where)]
-    raise ValueError(
-        f"`{path}` must be a support (such as `steinkern.positive`), None, or a container shaped like the parameters, "
-        f"got {type(support).__name__} beside {type(particle).__name__}."
-    )
+        children = [(f"{path}[{key!r}]", support.get(key), particle[key]) for key in keys]
+    else:
+        rules, parts = _children(support), _children(particle)
+        if not parts or type(support) is not type(particle) or len(rules) != len(parts):
+            raise ValueError(
+                f"`{path}` must be a support (such as `steinkern.positive`), None, or a container shaped like the "
+                f"parameters, got {type(support).__name__} where the parameters have {type(particle).__name__}."
+            )
+        children = [(f"{path}[{i}]", rule, part) for i, (rule, part) in enumerate(zip(rules, parts, strict=True))]
+    return [rule for child_path, child, part in children for rule in _supports(child, part, child_path)]
 
 
 def _text_of(rule: AbstractSupport) -> str:

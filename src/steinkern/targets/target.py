@@ -1,6 +1,6 @@
 """Targets: log densities of parameter pytrees, as functions of an unconstrained vector.
 
-The data are arguments of every method instead of closed over, so that new data of the same shape need no recompilation.
+Every method takes the data as an argument, so that new data of the same shape need no recompilation.
 """
 
 import abc
@@ -32,7 +32,7 @@ from ..core.types import (
     is_concrete,
     is_real_number,
 )
-from .checks import batch_length, scalar_result
+from .checks import batch_length, check_closed_over, scalar_result
 from .supports import AbstractSpace, Space
 
 Target = TypeVar("Target", bound="AbstractTarget")
@@ -70,35 +70,35 @@ class AbstractTarget(OneLine):
 
     @abc.abstractmethod
     def num_data_in(self, batch: Batch) -> Any:
-        """N, the number of examples in the full data from which `batch` is drawn."""
+        """N, the number of examples in the full data of which `batch` is a sample."""
 
     @abc.abstractmethod
     def check_data(self, data: Batch, batch_size: int | None) -> None:
-        """Raise where the data do not fit this target."""
+        """Raise `ValueError` if the data do not fit this target."""
 
     def batch(self, data: Batch, batch_size: int | None, key: Key | None = None) -> Batch:
         """The data of one step: all of them, or `batch_size` examples drawn with replacement on the data's device.
 
-        Without a key it takes the first `batch_size` examples.
+        Without a key, the first `batch_size` examples.
         """
         if batch_size is None or data is None:
             return data
-        # A fixed integer dtype: under x64 the default dtype is another, which draws other examples.
+        # The default integer dtype depends on x64, and another dtype gives other examples.
         rows = jnp.arange(batch_size) if key is None else jr.randint(key, (batch_size,), 0, batch_length(data), "int32")
         return jax.tree.map(lambda leaf: leaf[rows], data)
 
     def sampled_rows(self, data: Batch, batch_size: int | None) -> dict[str, tuple[int, int]]:
-        """For everything that is subsampled: the number of rows, and the number drawn at a step; empty without any."""
+        """By name of what is subsampled: the number of rows and of rows in a batch; empty without minibatches."""
         return {} if batch_size is None or data is None else {"data": (batch_length(data), batch_size)}
 
     def batch_of(self, data: Batch, rows: dict[str, Array]) -> Batch:
-        """The batch of the rows with these indices, keyed by the names of `sampled_rows`."""
+        """The batch of the rows with these indices, by the names of `sampled_rows`."""
         return jax.tree.map(lambda leaf: leaf[rows["data"]], data)
 
     def sites(self, particles: PyTree) -> dict[str, Any]:
-        """Named quantities at a batch of particles: the leaves of the parameters, each by its path.
+        """Named quantities of a batch of particles: the leaves of the parameters by their paths.
 
-        Targets of other libraries' models add the models' deterministic sites.
+        Targets of other libraries' models add their deterministic sites.
         """
         paths, _ = jax.tree_util.tree_flatten_with_path(particles)
         named = {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
@@ -106,41 +106,41 @@ class AbstractTarget(OneLine):
 
     @property
     def has_prior(self) -> bool:
-        """Whether `prior` can draw initial particles, as for targets of other libraries' models."""
+        """Whether `prior` and `prior_draws` can sample the prior, as for other libraries' models."""
         return False
 
     def prior(self, key: KeyLike, num_particles: int) -> PyTree:
-        """Initial particles drawn from the target's prior; `ValueError` unless `has_prior`."""
+        """Initial particles from the prior; `ValueError` unless `has_prior`."""
         raise ValueError("`target` has no prior to draw from: give first particles, or a start.")
 
     def prior_draws(self, key: Key) -> Iterator[PyTree]:
-        """Single draws from the target's prior, one after another; `ValueError` unless `has_prior`."""
+        """An iterator of single particles from the prior; `ValueError` unless `has_prior`."""
         raise ValueError("`target` has no prior to draw from: give first particles, or a start.")
 
     def observed(self) -> dict[str, Array]:
-        """The named observations of targets of other libraries' models; empty for other targets."""
+        """The named observations of another library's model; empty for other targets."""
         return {}
 
     def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
-        """One draw of every named observation for each particle; empty where the target cannot draw them."""
+        """One posterior predictive draw of every named observation for each particle; empty without a way to draw."""
         return {}
 
     def dims(self) -> dict[str, tuple[str | None, ...]]:
-        """The names of the axes of the sites and observations, `None` for an axis without one; see `to_arviz`."""
+        """The names of the axes of the sites and observations, `None` for an axis without a name; see `to_arviz`."""
         return {}
 
     def coords(self) -> dict[str, Any]:
-        """The labels along the named axes of `dims`, where the model has any."""
+        """The labels along the named axes of `dims`; empty without labels."""
         return {}
 
     def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
         """The log-likelihood of every observation at every particle, by the name of the observations.
 
-        The arrays have axes (particle, …observation). Empty where the target cannot tell likelihood from prior.
+        The arrays have axes (particle, …observation). Empty if the target has no separate likelihood.
 
         Args:
             points: the particles in unconstrained coordinates.
-            data: the full data of a target that has any.
+            data: the full data.
         """
         return {}
 
@@ -181,7 +181,7 @@ class AbstractTarget(OneLine):
         return self.over_examples(lambda example: self.log_example(vector, example), batch)
 
     def map_example(self, function: Callable[..., Array], vector: Vector, example: PyTree) -> Float[Array, " k"]:
-        """`function(parameters, example)` as a flat vector; `function(parameters)` where there are no data."""
+        """`function(parameters, example)` as a flat vector; `function(parameters)` without data."""
         arguments = (self.constrain(vector),) if example is None else (self.constrain(vector), example)
         return jnp.reshape(function(*arguments), (-1,))
 
@@ -197,8 +197,8 @@ class AbstractTarget(OneLine):
     def score(self, vector: Vector, batch: Batch = None) -> Vector:
         """∇log p, and NaN where log p is not finite.
 
-        Automatic differentiation may return a finite gradient there: that of `jnp.where(inside, log_p, jnp.nan)` is
-        finite outside, and particles would leave the support unnoticed.
+        Automatic differentiation may give a finite gradient there, as for `jnp.where(inside, log_p, jnp.nan)`;
+        particles would then leave the support without an error.
         """
         value, gradient = jax.value_and_grad(self.log_density)(vector, batch)
         return jnp.where(jnp.isfinite(value), gradient, jnp.nan)
@@ -213,7 +213,7 @@ class AbstractTarget(OneLine):
         return jax.vmap(self.log_density, (0, None))(points, batch)
 
     def mean_log_example(self, vector: Vector, batch: Batch = None) -> Scalar:
-        """(1/b) Σ log-likelihood. pSGLD preconditions by its gradient, the mean per-example gradient."""
+        """(1/b) Σ log-likelihood; its gradient is the preconditioner of pSGLD."""
         return jnp.mean(self.log_examples(vector, batch))
 
 
@@ -247,7 +247,7 @@ class LogDensity(AbstractTarget):
         return scalar_result(self.function(*arguments), vector, "log density")
 
     def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
-        return function(batch)[None]  # the whole data are one example
+        return function(batch)[None]  # all data are one example
 
     def num_data_in(self, batch: Batch) -> Any:
         return 1.0
@@ -266,8 +266,8 @@ class LogDensity(AbstractTarget):
                 "target", self.function, 1, "A log density of (parameters, data) needs `fit(..., data=...)`."
             )
         else:
-            way_out = "Leave `data` out, or write the log density as a function of (parameters, data)."
-            check_arguments("target", self.function, 2, way_out)
+            hint = "Leave `data` out, or write the log density as a function of (parameters, data)."
+            check_arguments("target", self.function, 2, hint)
 
 
 class Posterior(AbstractTarget):
@@ -294,11 +294,9 @@ class Posterior(AbstractTarget):
         check_callable("log_prior", self.log_prior, "a function of the parameters")
         check_callable("log_likelihood", self.log_likelihood, "a function of the parameters and one example")
         if is_concrete(self.num_data):
-            if not is_real_number(self.num_data):
+            if not is_real_number(self.num_data) or self.num_data != np.round(self.num_data):
                 raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data!r}.")
             check_positive("num_data", self.num_data)
-            if self.num_data != np.round(self.num_data):
-                raise ValueError(f"`num_data` must be a whole number of examples, got {self.num_data}.")
 
     @property
     def exchangeable(self) -> bool:
@@ -319,7 +317,7 @@ class Posterior(AbstractTarget):
 
     def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
         """The log-likelihood of every row at every particle, named `data`."""
-        # One particle after another: a network's hidden layers exist for the rows of one particle at a time.
+        # One particle at a time bounds the memory of a network's activations.
         return {"data": jax.lax.map(lambda vector: self.log_examples(vector, data), points)}
 
     def check_data(self, data: Batch, batch_size: int | None) -> None:
@@ -333,9 +331,9 @@ class Posterior(AbstractTarget):
 
 
 def as_target(target: Any) -> AbstractTarget:
-    """Convert to a target: a function of the parameters becomes a `LogDensity`."""
-    if isinstance(target, AbstractTarget):
-        return target
-    if not callable(target):
+    """Convert a function to a `LogDensity`, and check the NumPy arrays that the target's functions close over."""
+    if not (isinstance(target, AbstractTarget) or callable(target)):
         raise ValueError(f"`target` must be a log density function or a target, got {type(target).__name__}.")
-    return LogDensity(target)
+    converted = target if isinstance(target, AbstractTarget) else LogDensity(target)
+    check_closed_over(converted)
+    return converted

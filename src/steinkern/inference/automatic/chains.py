@@ -13,14 +13,16 @@ import numpy as np
 from jaxtyping import Array
 
 from ...core.interrupt import interruptible
-from ...core.metric import AbstractMetric
 from ...core.programs import compiled
 from ...core.types import Batch, Scalar, cast_like
+from ...linalg.metrics import AbstractMetric
 from ...samplers.hamiltonian import ChainState, Hamiltonian, Noise
 from ...targets.target import AbstractTarget
-from .convergence import are_drifting, have_settled, measure_mixing
+from ..diagnostics import Mixing, measure_mixing
+from ..judge import MAX_CHAIN_ERROR, MAX_DRIFT
+from .evaluation import DENSE_DIMENSIONS
 from .properness import is_running_away, quartile_range
-from .randomness import transition_noise
+from .randomness import noise_shapes, transition_noise
 from .start import Start
 from .whitening import Whitening, eigh
 
@@ -47,6 +49,14 @@ class Draws(NamedTuple):
     leaps: Any
     outside: Any
     step_size: Any
+
+    def on_host(self) -> "Draws":
+        """NumPy arrays, floating-point numbers in float64: moments of many draws lose digits in float32."""
+
+        def convert(leaf: Any) -> np.ndarray:
+            return np.asarray(leaf, np.float64 if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+
+        return jax.tree.map(convert, self)
 
     @property
     def jumps_outside(self) -> float:
@@ -78,8 +88,8 @@ class Lines(NamedTuple):
         points, scores = draws.points, draws.scores
         n, d = points.shape[1:]
         means = Whitening.of(metric).pull_scores(scores.mean(axis=1))
-        centred = points - points.mean(axis=1, keepdims=True)
-        ratio = -np.sum(centred * scores, axis=(1, 2)) / ((n - 1) * d)
+        centered = points - points.mean(axis=1, keepdims=True)
+        ratio = -np.sum(centered * scores, axis=(1, 2)) / ((n - 1) * d)
         kept = points if with_points else points[:0]
         return cls(kept, draws.acceptance, draws.leaps, np.sqrt(np.mean(means**2, axis=1)), draws.step_size, ratio)
 
@@ -116,6 +126,19 @@ class Chains:
         return np.array([0, self.lines.gradients, 0, self.lines.batches])
 
 
+def compile_round_ahead(target: AbstractTarget, n: int, dtype: Any, data: Batch) -> None:
+    """Compile the program of a round of n chains in a thread, beside the search for the nearest Gaussian."""
+    d = target.bound_space.layout.size
+    precision = np.eye(d) if d <= DENSE_DIMENSIONS else np.ones(d)
+    shapes: list[Any] = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (n,), (n, d))]
+    scalar, values, points = shapes
+    count: Any = jax.ShapeDtypeStruct((), np.int32)
+    sampler = Hamiltonian(Whitening.of_precision(precision).metric(), jax.device_put(np.asarray(1.0, dtype)))
+    state = ChainState(points, values, points, values, count, count)
+    noise = noise_shapes(sampler, ROUND, n, d, dtype)
+    one_round.compile_ahead(noise, target, sampler, state, data, scalar)
+
+
 def run_chains(
     random: np.random.Generator, target: AbstractTarget, start: Start, data: Batch, recorded: bool, bar: Any
 ) -> Chains:
@@ -143,7 +166,7 @@ def run_chains(
     def take(state: ChainState, rate: float) -> tuple[ChainState, Scalar, Draws]:
         noise = transition_noise(random, sampler, ROUND, n, d, dtype)
         state, step, draws = one_round(noise, target, sampler, state, data, jax.device_put(np.asarray(rate, dtype)))
-        draws = jax.tree.map(np.asarray, draws)
+        draws = draws.on_host()
         lines.append(Lines.of(draws, sampler.metric, recorded))
         spreads.append(quartile_range(draws.points))
         bar.update()
@@ -168,13 +191,19 @@ def run_chains(
             if _HARD <= turn < MOST_ROUNDS - 1:
                 continue
             seen = measure_mixing(np.concatenate([part.points for part in rounds]))
-            if len(rounds) >= _LEAST_ROUNDS and have_settled(seen):
+            if len(rounds) >= _LEAST_ROUNDS and _have_settled(seen):
                 break
             if turn + 1 == _HARD:  # drop the draws of the longer steps, which hardly reached the narrow regions
                 sampler, rounds = Hamiltonian(sampler.metric, _halve(sampler.step_size)), []
-            elif len(rounds) >= 4 and are_drifting(seen):  # the first half is still warm-up
+            elif len(rounds) >= 4 and seen.drift.max() > MAX_DRIFT:  # the first half is still warm-up
                 rounds = rounds[len(rounds) // 2 :]
         return end(rounds)
+
+
+def _have_settled(mixing: Mixing) -> bool:
+    """Whether the standard errors of means and standard deviations are small and nothing drifts."""
+    worst = max(mixing.mean_error.max(), mixing.sd_error.max())
+    return bool(worst <= MAX_CHAIN_ERROR and mixing.drift.max() <= MAX_DRIFT)
 
 
 def join(parts: Any) -> Any:
@@ -195,7 +224,7 @@ def one_round(
         state, log_step = carry
         own_noise, count = turn
         step = jnp.exp(log_step)
-        now = Hamiltonian(sampler.metric, step, sampler.most_leaps, sampler.share)
+        now = Hamiltonian(sampler.metric, step, sampler.max_leaps, sampler.share)
         state = now.transition(own_noise, state, target, batch)
         gain = rate * 10 / (10 + count).astype(log_step.dtype)  # large changes first, then smaller ones
         log_step = log_step + gain * (jnp.mean(state.acceptance) - _ACCEPTANCE)
@@ -211,12 +240,12 @@ def estimate_metric(draws: Draws, precision: np.ndarray) -> AbstractMetric:
     half = np.asarray(draws.points, np.float64)[len(draws.points) // 2 :]
     points = half.reshape(-1, half.shape[-1])
     n, d = points.shape
-    centred, given = points - points.mean(axis=0), np.asarray(precision, np.float64)
+    centered, given = points - points.mean(axis=0), np.asarray(precision, np.float64)
     if given.ndim == 1:
-        variance = (np.sum(centred**2, axis=0) + d / given) / (n + d)
+        variance = (np.sum(centered**2, axis=0) + d / given) / (n + d)
         return Whitening.of_precision(1 / variance).metric()
     whitening = Whitening.of_precision(given)
-    white = whitening.whiten(centred)
+    white = whitening.whiten(centered)
     # (R⁻¹ C R⁻ᵀ)⁻¹ = Rᵀ C⁻¹ R with C the covariance of the whitened draws
     values, vectors = eigh((white.T @ white + d * np.eye(d)) / (n + d))
     back = whitening.root.T @ vectors

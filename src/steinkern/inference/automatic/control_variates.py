@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.metric import AbstractMetric
+from ...linalg.metrics import AbstractMetric
 from .whitening import Whitening, eigh
 
 _DRAWS_A_CONTROL = 20

@@ -1,11 +1,11 @@
-"""Evaluates the target at clouds of points, for searches that run on the host, by a single compiled program."""
+"""Evaluates the target at clouds of points, for searches that run on the host, by two compiled programs."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from ...core.programs import compiled
 from ...core.types import Batch, Points, PyTree, Scalar, Vector
@@ -37,78 +37,74 @@ class Evaluator:
 
     def __init__(self, target: AbstractTarget, start: PyTree, noise: np.ndarray, batch: Batch):
         self.noise = np.asarray(noise, np.float64)
-        self._dtype = jax.tree.leaves(start)[0].dtype
-        self._arguments = target, start, jax.device_put(np.asarray(noise, self._dtype)), batch
+        self.dtype = jax.tree.leaves(start)[0].dtype
+        self._target, self._start, self._batch = target, start, batch
         self.spent = np.zeros(4, int)
 
     def unconstrained_start(self) -> np.ndarray:
         """The start, in unconstrained coordinates."""
         n, d = self.noise.shape
-        return self._run(np.zeros((CLOUDS * n, d)), derive=False).start
+        return self._run_values(np.zeros((CLOUDS * n, d)))[0]
 
     def log_densities(self, points: np.ndarray) -> np.ndarray:
         """Log p at (m, d) points."""
         n, d = self.noise.shape
-        block = CLOUDS * n
-        found = []
-        for place in range(0, len(points), block):
-            part = points[place : place + block]
-            padded = np.concatenate([part, np.broadcast_to(part[:1], (block - len(part), d))])
-            found.append(self._run(padded, derive=False).values[: len(part)])
+        chunk = CLOUDS * n
+        values = []
+        for first in range(0, len(points), chunk):
+            part = points[first : first + chunk]
+            padded = np.concatenate([part, np.broadcast_to(part[:1], (chunk - len(part), d))])
+            values.append(self._run_values(padded)[1][: len(part)])
             self.spent += np.array([len(part), 0, 0, 1])
-        return np.concatenate(found)
+        return np.concatenate(values)
 
     def derivatives(self, points: np.ndarray) -> tuple[Cloud, np.ndarray]:
         """The target at (n, d) points, and the mean of −∇²log p (or of its diagonal) over those where it is finite."""
         n, d = self.noise.shape
-        padded = np.concatenate([points, np.zeros(((CLOUDS - 1) * n, d))])
-        seen = self._run(padded, derive=True)
+        numbers = derivatives(self._target, self._on_device(points), self._on_device(self.noise), self._batch)
+        values, scores, curvature = (np.asarray(array, np.float64) for array in numbers)
         if d > DENSE_DIMENSIONS:  # a probe costs two gradients
             self.spent += np.array([0, 3 * n, 0, 3])
         else:  # Hessians are computed in sequential chunks, each of two passes
             self.spent += np.array([0, n, n, 1 + 2 * -(-n // _at_once(d))])
-        return Cloud(points, seen.values[:n], seen.scores), seen.curvature
+        return Cloud(points, values, scores), curvature
 
-    def _run(self, points: np.ndarray, derive: bool) -> "_Evaluated":
+    def _run_values(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        numbers = log_densities(self._target, self._start, self._on_device(points), self._batch)
+        return np.asarray(numbers[0], np.float64), np.asarray(numbers[1], np.float64)
+
+    def _on_device(self, points: np.ndarray) -> Points:
         with np.errstate(over="ignore"):
-            numbers = jax.device_put(points.astype(self._dtype))
-        target, start, noise, batch = self._arguments
-        found = _evaluate(target, start, numbers, noise, batch, jax.device_put(np.bool_(derive)))
-        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
+            return jax.device_put(points.astype(self.dtype))
 
 
-class _Evaluated(NamedTuple):
-    start: Any
-    values: Any
-    scores: Any
-    curvature: Any
+def compile_evaluation_ahead(target: AbstractTarget, start: PyTree, n: int, batch: Batch) -> None:
+    """Compile both programs of an `Evaluator` of n points in threads, side by side."""
+    d, dtype = target.bound_space.layout.size, jax.tree.leaves(start)[0].dtype
+    many, some = (jax.ShapeDtypeStruct((number, d), dtype) for number in (CLOUDS * n, n))
+    log_densities.compile_ahead(target, start, many, batch)
+    derivatives.compile_ahead(target, some, some, batch)
 
 
 @compiled
-def _evaluate(
-    target: AbstractTarget, start: PyTree, points: Float[Array, "m d"], noise: Points, batch: Batch,
-    derive: Bool[Array, ""],
-) -> _Evaluated:  # fmt: skip
-    """Log densities at all m points; or, with `derive`, values, scores and the mean curvature at the first n."""
-    (n, d), m = noise.shape, points.shape[0]
-    shape = (d, d) if d <= DENSE_DIMENSIONS else (d,)
+def log_densities(
+    target: AbstractTarget, start: PyTree, points: Float[Array, "m d"], batch: Batch
+) -> tuple[Vector, Float[Array, " m"]]:
+    """The start in unconstrained coordinates, and the log densities at all points."""
+    vector = target.bound_space.unconstrain(start).astype(points.dtype)  # a model's space may have another precision
+    return vector, target.log_densities(points, batch)
 
-    def values_alone(points: Points) -> tuple[Array, Array, Array]:
-        empty = jnp.zeros((n, d), points.dtype), jnp.zeros(shape, points.dtype)
-        return target.log_densities(points, batch), *empty
 
-    def derivatives(points: Points) -> tuple[Array, Array, Array]:
-        some = points[:n]
-        if d <= DENSE_DIMENSIONS:
-            values, scores, hessians = _with_hessians(target, some, batch)
-            curvature = -_mean_of_finite(hessians)
-        else:
-            values, scores = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(some, batch)
-            curvature = _probed_curvature(target, some, noise, batch)
-        return jnp.concatenate([values, jnp.zeros(m - n, values.dtype)]), scores, curvature
-
-    vector = target.bound_space.unconstrain(start).astype(noise.dtype)  # a model's space may have another precision
-    return _Evaluated(vector, *jax.lax.cond(derive, derivatives, values_alone, points))
+@compiled
+def derivatives(
+    target: AbstractTarget, points: Points, noise: Points, batch: Batch
+) -> tuple[Float[Array, " n"], Points, Float[Array, "d ..."]]:
+    """Values, scores and the mean curvature at the points."""
+    if points.shape[1] <= DENSE_DIMENSIONS:
+        values, scores, hessians = _with_hessians(target, points, batch)
+        return values, scores, -_mean_of_finite(hessians)
+    values, scores = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, batch)
+    return values, scores, _probed_curvature(target, points, noise, batch)
 
 
 def _at_once(d: int) -> int:

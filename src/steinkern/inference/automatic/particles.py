@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from ...core.programs import compiled_quickly
 from ...core.types import Batch, Points, PyTree
-from ...results.result import ChainHistory
+from ...results.outcome import History
 from ...targets.target import AbstractTarget
 from .chains import Chains, Lines
 from .control_variates import Estimates, moments_by_stein
@@ -32,14 +32,15 @@ class Placement:
     log_densities: np.ndarray
     white: np.ndarray
     """The points in whitened coordinates, in which the covariance of the draws is nearly the identity."""
-    white_scores: np.ndarray
+    scores: np.ndarray
+    """∇log p at the points."""
     held_aside: np.ndarray
     """Draws that were not used to compute the particles, in whitened coordinates, for the check."""
     estimates: Estimates
     """The estimated moments, which the particles match."""
     outside: int
     """The number of particles replaced by draws, because the density is not finite at their support points."""
-    history: ChainHistory
+    history: History
     spent: np.ndarray
     """The numbers of values, gradients, Hessians and sequential batches."""
 
@@ -79,7 +80,7 @@ def place_particles(
     kept, clouds = _recorded_lines(chains.lines, num_particles)
 
     def examine(white: np.ndarray) -> tuple[np.ndarray, Any]:
-        points = jax.device_put((estimates.centre + whitening.unwhiten(white)).astype(draws.points.dtype))
+        points = jax.device_put(estimates.centre + whitening.unwhiten(white))
         return np.asarray(points), jax.tree.map(np.asarray, _examine(target, points, clouds, data))
 
     points, seen = examine(white)
@@ -98,8 +99,8 @@ def place_particles(
     lines = chains.lines
     mean_score, step_size, ratio = (part[kept] for part in (lines.mean_score, lines.step_size, lines.stein_ratio))
     return Placement(
-        particles, points, values, white, whitening.pull_scores(scores), aside, estimates, int(outside.sum()),
-        ChainHistory(kept + 1, mean_score, step_size, ratio, recorded), np.array([0, looks * num_particles, 0, looks]),
+        particles, points, values, white, scores, aside, estimates, int(outside.sum()),
+        History(kept + 1, mean_score, step_size, ratio, recorded), np.array([0, looks * num_particles, 0, looks]),
     )  # fmt: skip
 
 

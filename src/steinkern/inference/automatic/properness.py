@@ -1,12 +1,14 @@
 """Detects densities without finite mass, for which the search or the chains diverge to infinity."""
 
+import jax.numpy as jnp
 import numpy as np
 
-from ...core.notices import Notice, Phrase
+from ...core.messages import Notice
 from .evaluation import Evaluator
 from .gaussian import Gaussian
 
-_BEYOND = 1e50  # relative to 1 and the start: larger than a parameter in any unit
+_LARGEST = 1e50  # relative to 1 and the start: larger than a parameter in any unit
+_LARGEST_POWER = 0.45  # of the largest number of the precision, because squares must not overflow
 _GROWN = 1e3  # growth of the spread since the first round
 _ROUNDS = 3  # the number of successive rounds in which the spread must double
 NOT_FINITE = Notice(
@@ -26,22 +28,22 @@ def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray, na
         names: the names of the coordinates.
     """
     mean, steps = nearest.mean, nearest.whitening.steps()
+    largest = min(_LARGEST, float(jnp.finfo(evaluator.dtype).max) ** _LARGEST_POWER)
     with np.errstate(over="ignore", invalid="ignore"):  # a search that diverges overflows
         size = np.sqrt(np.sum(steps**2, axis=0)) + np.abs(mean - start)
-    if not np.isfinite(nearest.bound) and not np.any(size > _BEYOND):
+    if not np.isfinite(nearest.bound) and not np.any(size > largest):
         return Notice(
             "start-at-edge",
-            "no cloud of points around `start`, however small, has a finite log density and gradient: the start lies "
-            "at an edge, or the log density is not differentiable there. Start inside the support, or declare it with ",
-            Phrase.SUPPORT,
-            ".",
+            "no cloud of points around `start`, however small, has a finite log density and gradient: the "
+            "start lies at an edge, or the log density is not differentiable there. Start inside the "
+            "support, or declare it with `support=`.",
         )
-    if nearest.settled and np.all(size < _BEYOND * (1 + np.abs(start))):
+    if nearest.settled and np.all(size < largest * (1 + np.abs(start))):
         return None
     worst = names[int(np.argmax(np.where(np.isfinite(size), size, np.inf)))]
     before, after = evaluator.log_densities(np.stack([start, mean + steps[-1]])).tolist()
     endless = f"the search for the posterior's mass diverges to infinity, farthest in {worst!r}. "
-    return Notice("improper", endless, _advice(before, after))
+    return Notice("improper", endless + _advice(before, after))
 
 
 def quartile_range(points: object) -> np.ndarray:
@@ -74,9 +76,8 @@ def no_mass_kept(spreads: list[np.ndarray], log_densities: np.ndarray, names: li
     first, last = (float(np.median(log_densities[place])) for place in (0, -1))
     return Notice(
         "improper",
-        f"the chains diverge to infinity, farthest in {names[worst]!r}, whose spread has grown {growth[worst]:.1g}-fold"
-        " and still grows. ",
-        _advice(first, last),
+        f"the chains diverge to infinity, farthest in {names[worst]!r}, whose spread has grown "
+        f"{growth[worst]:.1g}-fold and still grows. {_advice(first, last)}",
     )
 
 

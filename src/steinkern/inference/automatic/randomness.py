@@ -44,3 +44,14 @@ def transition_noise(
     momenta, length, stretch, acceptance, log_acceptance = (array.astype(dtype) for array in floating)
     rows = np.stack([order[:, :jumping], *pairs], axis=1)
     return Noise(*jax.device_put([momenta, length, stretch, acceptance, rows, log_acceptance]))
+
+
+def noise_shapes(sampler: Hamiltonian, transitions: int, n: int, d: int, dtype: Any) -> Noise:
+    """The shapes of `transition_noise`."""
+    jumping = sampler.num_jumping(n)
+
+    def floating(*shape: int) -> Any:
+        return jax.ShapeDtypeStruct((transitions, *shape), dtype)
+
+    rows: Any = jax.ShapeDtypeStruct((transitions, 3, jumping), np.int32)
+    return Noise(floating(n, d), floating(), floating(n), floating(n), rows, floating(jumping))

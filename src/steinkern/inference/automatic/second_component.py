@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.notices import Notice, Phrase
 from .evaluation import Evaluator
 from .gaussian import Gaussian, nearest_gaussian
 
@@ -32,15 +31,13 @@ class SecondComponent(NamedTuple):
     share: float
     """The second's share of the mass of both, by their evidence lower bounds."""
 
-    def notice(self) -> Notice:
+    def in_words(self) -> str:
         """The warning."""
         size = f"{self.ratio:.0f} times wider" if self.ratio > 1 else f"{1 / self.ratio:.0f} times narrower"
-        return Notice(
-            "other-part",
-            f"these particles cover only a part of the mass: another part, {size}, has perhaps {self.share:.0%} of it, "
-            "and chains do not move between the two: ",
-            Phrase.SAMPLE_EACH,
-            ", and check whether both belong to the model.",
+        return (
+            f"a second component may be missing: another part of the mass, {size}, has perhaps {self.share:.0%} of it, "
+            "and chains do not move between the two: run `sample` from a start in each part, and check whether both "
+            "belong to the model."
         )
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from ...core.errors import explain_errors
-from ...core.notices import Notice, Phrase, RefusalError
+from ...core.errors import explain_errors, shapes
+from ...core.messages import Notice
 from ...core.particles import Layout
 from ...core.programs import compiled
 from ...core.types import Batch, Points, PyTree
@@ -15,13 +18,31 @@ from ...samplers.hamiltonian import ChainState, Hamiltonian
 from ...targets.target import AbstractTarget
 from .evaluation import Cloud, Evaluator
 from .gaussian import Gaussian, nearest_gaussian
-from .precision import in_shapes
 from .properness import no_mass_found
 from .randomness import even_noise
 from .second_component import SecondComponent, find_second_component
 
-_CHAINS = 100
+CHAINS = 100
+"""The number of points in a cloud, and the least number of chains."""
 _PARTICLES_A_CHAIN = 10  # there are more than 100 chains for more than 1,000 particles
+
+
+def bind(target: AbstractTarget, start: PyTree, data: Batch) -> tuple[AbstractTarget, PyTree, Batch]:
+    """The target bound to its space, and start and data in JAX's default precision."""
+    precision = jnp.result_type(float)
+
+    def cast(leaf: Any) -> Array:
+        other = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != precision
+        return jax.device_put(np.asarray(leaf, precision) if other else leaf)
+
+    start, data = jax.tree.map(cast, start), jax.tree.map(cast, data)
+    return target.bind(start), start, data
+
+
+def in_shapes(start: PyTree, data: Batch) -> tuple[str, str]:
+    """The two texts of `explain_errors`: what the target must accept, and a likely mistake."""
+    and_data = "" if data is None else f", and `data`, {shapes(data, 0)}"
+    return f"`target` must take `start`, {shapes(start, 0)}{and_data}", "Was it written for other names or shapes?"
 
 
 @dataclass(frozen=True)
@@ -59,7 +80,7 @@ def find_start(
         ValueError: the log density or its gradient is not finite at any of the starts.
     """
     d = target.bound_space.layout.size
-    noise = even_noise(random, _CHAINS, d)
+    noise = even_noise(random, CHAINS, d)
     for start in starts:
         evaluator = Evaluator(target, start, noise, data)
         with explain_errors(*in_shapes(start, data)):
@@ -68,23 +89,27 @@ def find_start(
         if np.isfinite(first.log_densities[0]) and np.isfinite(first.scores[0]).all():
             break
     else:
-        refused = (
+        raise ValueError(
             "`start` must lie where the log density and its gradient are finite, got "
-            f"{float(first.log_densities[0])} there. Start inside the support, or declare it with "
+            f"{float(first.log_densities[0])} there. Start inside the support, or declare it with `support=`."
         )
-        raise RefusalError(Notice("not-finite-at-start", refused, Phrase.SUPPORT, "."))
     names = _names(start, d)
     nearest, cloud = nearest_gaussian(evaluator, vector)
     problem = no_mass_found(evaluator, nearest, vector, names)
     other = None if problem else find_second_component(evaluator, nearest)
-    spent, number = evaluator.spent, max(_CHAINS, -(-num_particles // _PARTICLES_A_CHAIN))
+    spent, number = evaluator.spent, num_chains(num_particles)
     dtype = jax.tree.leaves(start)[0].dtype
-    if number == _CHAINS or problem:
+    if number == CHAINS or problem:
         chains = _at_cloud(cloud, dtype)
     else:
         points = nearest.cloud(random.standard_normal((number, d))).astype(dtype)
         chains, spent = _begin(target, jax.device_put(points), data), spent + np.array([0, number, 0, 1])
     return Start(names, vector, nearest, chains if problem else _inside(chains), other, spent, problem)
+
+
+def num_chains(num_particles: int) -> int:
+    """The number of chains for a number of particles."""
+    return max(CHAINS, -(-num_particles // _PARTICLES_A_CHAIN))
 
 
 def _at_cloud(cloud: Cloud, dtype: np.dtype) -> ChainState:

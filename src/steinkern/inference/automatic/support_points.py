@@ -51,15 +51,15 @@ def with_moments(particles: np.ndarray, mean: np.ndarray, covariance: np.ndarray
     is between 0.9 d and d, the covariance is matched in the directions that the particles span.
     """
     n, d = particles.shape
-    centred = particles - particles.mean(axis=0)
+    centered = particles - particles.mean(axis=0)
     if n - 1 < 0.9 * d:
-        sd, wanted_sd = centred.std(axis=0), np.sqrt(np.diagonal(covariance))
-        return mean + centred * (wanted_sd / np.where(sd > 0, sd, 1))
-    values, vectors = eigh(centred.T @ centred / n)
+        sd, wanted_sd = centered.std(axis=0), np.sqrt(np.diagonal(covariance))
+        return mean + centered * (wanted_sd / np.where(sd > 0, sd, 1))
+    values, vectors = eigh(centered.T @ centered / n)
     flat = (vectors * np.where(values > 1e-6 * values[-1], values, np.inf) ** -0.5) @ vectors.T
     wanted, axes = eigh(covariance)
     root = (axes * np.sqrt(np.maximum(wanted, 0))) @ axes.T
-    return mean + centred @ flat @ root
+    return mean + centered @ flat @ root
 
 
 def nearest_draws(particles: np.ndarray, wrong: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -71,5 +71,7 @@ def nearest_draws(particles: np.ndarray, wrong: np.ndarray, draws: np.ndarray) -
 
 
 def _distances(x: Points, y: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(y**2, axis=1)[None] - 2 * x @ y.T
-    return jnp.sqrt(jnp.maximum(squares, 1e-12))
+    """All distances, at least the rounding of their squares, so that no weight 1/distance is huge."""
+    lengths = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(y**2, axis=1)[None]
+    rounding = 1e-12 + jnp.finfo(x.dtype).eps * lengths
+    return jnp.sqrt(jnp.maximum(lengths - 2 * x @ y.T, rounding))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ...core.metric import AbstractMetric, DenseMetric, DiagonalMetric
+from ...linalg.metrics import AbstractMetric, DenseMetric, DiagonalMetric
 
 
 class Whitening(NamedTuple):

@@ -4,7 +4,7 @@ Every kernel of the paper is a change of variables around it (see `kernels.matri
 to be fast. Three backends give the same sums (see `sums`):
 
 - "dense" forms the m×n matrix of distances: fastest for few points;
-- "tiled" goes over it in tiles: linear memory, any device, any dtype;
+- "tiled" computes it tile by tile: linear memory, any device, any dtype;
 - "gpu" keeps the tiles on the chip of an NVIDIA GPU (see `gpu`): float32 arrays only.
 
 "auto" takes "dense" up to `DENSE_PAIRS` pairs, on a CPU up to `CACHED_PAIRS`. Above that it takes "gpu" where the
@@ -12,7 +12,6 @@ program runs on one, in float32 and in at most 512 dimensions, and else "tiled".
 at tracing. Under a mesh with an axis "particles" each device applies this rule to its own share (see `ring`).
 """
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -22,16 +21,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ...core.files import machine_memory
 from ...core.particles import Scored
 from ...core.types import check_choice
-from ..distance import central, centred_squared_distances
+from ...linalg.metrics import dot
+from ..distance import centered_squared_distances, central
 from ..scalar import AbstractScalarKernel
 from . import gpu, gpu_tiles
 from .gpu_tiles import PRECISIONS as PRECISIONS
 from .gpu_tiles import Precision as Precision
 from .ring import devices_in_ring, over_ring
-from .sums import Sums, divergence_sum, dot, velocity_sums
+from .sums import Sums, divergence_sum, velocity_sums
 from .tiled import over_tiles
 
 Backend: TypeAlias = Literal["auto", "dense", "tiled", "gpu"]
@@ -39,7 +38,7 @@ BACKENDS = get_args(Backend)
 DENSE_PAIRS = 2**24
 """The most pairs (64 MiB of distances in float32) for which "auto" forms the whole matrix."""
 CACHED_PAIRS = 2**22
-"""The same limit on a CPU, where tiles of more pairs are faster because they stay in its caches."""
+"""The same limit on a CPU, where tiles of more pairs are faster because they fit its caches."""
 
 
 def radial_velocity(
@@ -64,67 +63,67 @@ def radial_velocity(
     check_choice("precision", precision, PRECISIONS)
     check_choice("backend", backend, BACKENDS)
     # The velocity depends on differences only; centring keeps their digits in the products.
-    centre = centre_of(source.points)
-    at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
+    center = center_of(source.points)
+    at, source = at - center, Scored(source.points - center, source.scores, source.weights)
 
-    def dense(some: Array, part: Scored) -> Sums:
-        return velocity_sums(kernel, some, part)
+    def dense(rows: Array, block: Scored) -> Sums:
+        return velocity_sums(kernel, rows, block)
 
-    def tiled(some: Array, part: Scored) -> Sums:
-        return over_tiles(dense, some, part)
+    def tiled(rows: Array, block: Scored) -> Sums:
+        return over_tiles(dense, rows, block)
 
-    def on_chip(some: Array, part: Scored) -> Sums:
-        return _on_chip(kernel, some, part, precision=precision)
+    def on_gpu(rows: Array, block: Scored) -> Sums:
+        return _on_gpu(kernel, rows, block, precision=precision)
 
-    def chosen(some: Array, part: Scored) -> Sums:
-        way = _choose_backend(backend, kernel, some, part, precision)
-        if backend == "auto" and way == "dense" and some.shape[0] * part.points.shape[0] > CACHED_PAIRS:
-            return jax.lax.platform_dependent(some, part, cpu=tiled, default=dense)
-        if way != "gpu":
-            return (dense if way == "dense" else tiled)(some, part)
+    def chosen(rows: Array, block: Scored) -> Sums:
+        choice = _choose_backend(backend, kernel, rows, block, precision)
+        if backend == "auto" and choice == "dense" and rows.shape[0] * block.points.shape[0] > CACHED_PAIRS:
+            return jax.lax.platform_dependent(rows, block, cpu=tiled, default=dense)
+        if choice != "gpu":
+            return (dense if choice == "dense" else tiled)(rows, block)
         if backend == "gpu":
-            return on_chip(some, part)
-        return jax.lax.platform_dependent(some, part, cuda=on_chip, default=tiled)
+            return on_gpu(rows, block)
+        return jax.lax.platform_dependent(rows, block, cuda=on_gpu, default=tiled)
 
-    return _everywhere(chosen, at, source).velocity(at)
+    return _on_all_devices(chosen, at, source).velocity(at)
 
 
 def radial_divergence(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored, *, backend: Backend = "auto"
 ) -> Float[Array, " m"]:
-    """∇·φ(x) of `radial_velocity`, for every row x of `at`. It has no GPU kernel: "gpu" computes in tiles."""
+    """∇·φ(x) of `radial_velocity`, for every row x of `at`. There is no GPU kernel for it: "gpu" computes in tiles."""
     check_choice("backend", backend, BACKENDS)
-    centre = centre_of(source.points)
-    at, source = at - centre, Scored(source.points - centre, source.scores, source.weights)
+    center = center_of(source.points)
+    at, source = at - center, Scored(source.points - center, source.scores, source.weights)
 
-    def dense(some: Array, part: Scored) -> Array:
-        return divergence_sum(kernel, some, part)
+    def dense(rows: Array, block: Scored) -> Array:
+        return divergence_sum(kernel, rows, block)
 
-    def chosen(some: Array, part: Scored) -> Array:
-        whole = _choose_backend(backend, kernel, some, part) == "dense"
-        return dense(some, part) if whole else over_tiles(dense, some, part)
+    def chosen(rows: Array, block: Scored) -> Array:
+        whole = _choose_backend(backend, kernel, rows, block) == "dense"
+        return dense(rows, block) if whole else over_tiles(dense, rows, block)
 
-    return _everywhere(chosen, at, source)
+    return _on_all_devices(chosen, at, source)
 
 
 def mean_values(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], points: Float[Array, "n d"]
 ) -> Float[Array, " m"]:
     """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`; in tiles above `DENSE_PAIRS` pairs."""
-    centre = centre_of(points)
-    at, source = at - centre, Scored.uniform(points - centre, jnp.zeros_like(points))
+    center = center_of(points)
+    at, source = at - center, Scored.uniform(points - center, jnp.zeros_like(points))
 
-    def dense(some: Array, part: Scored) -> Array:
-        return dot(kernel.profile(centred_squared_distances(some, part.points))[0], part.weights)
+    def dense(rows: Array, block: Scored) -> Array:
+        return dot(kernel.profile(centered_squared_distances(rows, block.points))[0], block.weights)
 
-    def chosen(some: Array, part: Scored) -> Array:
-        few = some.shape[0] * part.points.shape[0] <= DENSE_PAIRS
-        return dense(some, part) if few else over_tiles(dense, some, part)
+    def chosen(rows: Array, block: Scored) -> Array:
+        few = rows.shape[0] * block.points.shape[0] <= DENSE_PAIRS
+        return dense(rows, block) if few else over_tiles(dense, rows, block)
 
-    return _everywhere(chosen, at, source)
+    return _on_all_devices(chosen, at, source)
 
 
-def centre_of(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
+def center_of(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
     """`central`; on several devices it takes rows by a masked sum, since an index would gather all points on each."""
     if devices_in_ring(points.shape[0]) == 1:
         return central(points)
@@ -136,7 +135,7 @@ def centre_of(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
     return central(points, by_sum)
 
 
-def _everywhere(sums: Callable[[Array, Scored], Any], at: Array, source: Scored) -> Any:
+def _on_all_devices(sums: Callable[[Array, Scored], Any], at: Array, source: Scored) -> Any:
     """The sums on one device, or over the ring of devices that share the particles."""
     devices = devices_in_ring(at.shape[0], source.points.shape[0])
     return over_ring(sums, at, source, devices) if devices > 1 else sums(at, source)
@@ -149,8 +148,6 @@ def _choose_backend(
         raise ValueError(f"`backend` 'gpu' computes in float32, got {at.dtype} points. Take 'tiled', or 'auto'.")
     if backend == "gpu" and not _has_gpu():
         raise ValueError("`backend` 'gpu' needs an NVIDIA GPU, and JAX sees none. Take 'tiled', or 'auto'.")
-    if backend == "dense":
-        _check_room(at, source)
     if backend != "auto":
         return backend
     if at.shape[0] * source.points.shape[0] <= DENSE_PAIRS:
@@ -163,38 +160,18 @@ def _has_gpu() -> bool:
     return any(device.platform == "gpu" for device in jax.devices())
 
 
-def _check_room(at: Array, source: Scored) -> None:
-    """Raise where the distances and their kernel values do not fit into the device's memory."""
-    needed = 2 * at.shape[0] * source.points.shape[0] * at.dtype.itemsize
-    limit = _memory()
-    if needed > limit:
-        raise ValueError(
-            f"`backend` 'dense' needs {needed / 1e9:.0f} GB for the distances of {at.shape[0]:,} × "
-            f"{source.points.shape[0]:,} points, and the device has {limit / 1e9:.0f}. Take 'tiled', or 'auto'."
-        )
-
-
-@cache
-def _memory() -> float:
-    """The memory in bytes of the device that JAX uses; infinite where it is not reported."""
-    device = jax.devices()[0]
-    if device.platform == "cpu":
-        return machine_memory()
-    return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
-
-
 @eqx.filter_custom_jvp
-def _on_chip(kernel: AbstractScalarKernel, at: Array, source: Scored, *, precision: Precision) -> Sums:
+def _on_gpu(kernel: AbstractScalarKernel, at: Array, source: Scored, *, precision: Precision) -> Sums:
     return gpu.velocity_sums(kernel, at, source, gpu_tiles.digits_for(kernel, at.shape[1], precision))
 
 
-def _on_chip_jvp(primals: Any, tangents: Any, *, precision: Precision) -> tuple[Sums, Sums]:
-    """The derivative of `_on_chip`, computed in tiles: only diagnostics need it, so it has no GPU kernel."""
+def _on_gpu_jvp(primals: Any, tangents: Any, *, precision: Precision) -> tuple[Sums, Sums]:
+    """The derivative of `_on_gpu`, computed in tiles: only diagnostics need it, so it has no GPU kernel."""
 
     def tiled(kernel: AbstractScalarKernel, at: Array, source: Scored) -> Sums:
-        return over_tiles(lambda some, part: velocity_sums(kernel, some, part), at, source)
+        return over_tiles(lambda rows, block: velocity_sums(kernel, rows, block), at, source)
 
-    return _on_chip(*primals, precision=precision), eqx.filter_jvp(tiled, primals, tangents)[1]
+    return _on_gpu(*primals, precision=precision), eqx.filter_jvp(tiled, primals, tangents)[1]
 
 
-cast(Any, _on_chip).def_jvp(_on_chip_jvp)
+cast(Any, _on_gpu).def_jvp(_on_gpu_jvp)

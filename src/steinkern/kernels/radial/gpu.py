@@ -38,9 +38,11 @@ from .gpu_tiles import (
 )
 from .sums import Sums
 
-_LARGEST = 2.0**14  # scaled kernel value at distance 0; from there 16-bit numbers keep all digits down to 2⁻¹⁴
+_MAX_VALUE = 2.0**14
+"""The scaled kernel value at distance 0: below it 16-bit numbers keep all digits down to 2⁻¹⁴."""
 _POINT_SCALE, _SCORE_SCALE = 2.0**9, 2.0**8
-_ROUNDING = 4 * 2.0**-23  # of a squared distance, relative to the squared norms in the difference
+_ROUNDING_RATIO = 4 * 2.0**-23
+"""The rounding of a squared distance, relative to the squared norms in the difference."""
 
 
 class _Halves(NamedTuple):
@@ -75,7 +77,7 @@ def velocity_sums(
     if missing():
         raise ValueError(f"`backend` 'gpu' is not available: {missing()}. Take 'tiled', or 'auto'.")
     if tile is None:
-        raise ValueError(f"`backend` 'gpu' has no room on the chip for {d} dimensions. Take 'tiled', or 'auto'.")
+        raise ValueError(f"`backend` 'gpu' has too little shared memory for {d} dimensions. Take 'tiled', or 'auto'.")
     largest = jnp.maximum(jnp.max(jnp.abs(at)), jnp.max(jnp.abs(source.points)))
     scale = jnp.where(largest > 0, _POINT_SCALE / largest, 1)
     x = _halve(_pad(at * scale, tile.rows, width), digits.x)
@@ -85,14 +87,14 @@ def velocity_sums(
     # −2x·y and both norms, in the unit of `shape`; its start is added to the rows' norms instead of to every pair.
     unit = shape.unit / scale**2
     norms = [unit * jnp.sum(_whole(some) ** 2, axis=1) for some in (x, y)]
-    x_norms, y_norms = (jnp.stack([norm, _ROUNDING * norm]) for norm in norms)
+    x_norms, y_norms = (jnp.stack([norm, _ROUNDING_RATIO * norm]) for norm in norms)
     scalars = jnp.stack([-2 * unit, jnp.ones_like(unit), *shape.scalars])
-    found = _call(shape, scalars, x, x_norms + shape.start, y, y_norms, v, digits.k, tile, interpret)[:m]
-    return Sums(found[:, :d] * factors[None, :d], found[:, d] * factors[d])
+    sums = _call(shape, scalars, x, x_norms + shape.start, y, y_norms, v, digits.k, tile, interpret)[:m]
+    return Sums(sums[:, :d] * factors[None, :d], sums[:, d] * factors[d])
 
 
 class _Shape(NamedTuple):
-    """How the GPU program computes the scaled kernel values from start + unit × r²; at r = 0 they are `_LARGEST`.
+    """How the GPU program computes the scaled kernel values from start + unit × r²; at r = 0 they are `_MAX_VALUE`.
 
     `evaluate(read, r2)` returns them, where `read(i)` is the i-th of the scalars.
     """
@@ -112,22 +114,22 @@ def _shape(kernel: AbstractScalarKernel, dtype: Any) -> _Shape:
     slope = kernel.constant_slope(dtype)
     if slope is not None:  # k' = slope × k, so k is an exponential: one `exp2` instruction, starting at 2¹⁴
         return _Shape(
-            slope / math.log(2), math.log2(_LARGEST), True, [], lambda read, exponent: [jnp.exp2(exponent)], 1
+            slope / math.log(2), math.log2(_MAX_VALUE), True, [], lambda read, exponent: [jnp.exp2(exponent)], 1
         )
     numbers, rest = eqx.partition(kernel, eqx.is_array)
     leaves, structure = jax.tree.flatten(numbers)
-    scalars = [_LARGEST / jnp.abs(value), _LARGEST / jnp.abs(derivative), *[leaf.astype(dtype) for leaf in leaves]]
+    scalars = [_MAX_VALUE / jnp.abs(value), _MAX_VALUE / jnp.abs(derivative), *[leaf.astype(dtype) for leaf in leaves]]
 
     def evaluate(read: Any, r2: Array) -> list[Array]:
-        own = jax.tree.unflatten(structure, [read(2 + i) for i in range(len(leaves))])
-        both = eqx.combine(own, rest).profile(r2)
+        numbers = jax.tree.unflatten(structure, [read(2 + i) for i in range(len(leaves))])
+        both = eqx.combine(numbers, rest).profile(r2)
         return [read(i) * part for i, part in enumerate(both)]
 
     return _Shape(jnp.ones((), dtype), 0.0, False, scalars, evaluate, 2)
 
 
 def _sources(kernel: AbstractScalarKernel, source: Scored) -> tuple[list[Array], Array]:
-    """The matrices that k, and k' where it is no multiple of k, are multiplied with, and their scales.
+    """The matrices to multiply with k, and with k' where it is not a multiple of k; and their scales.
 
     They have a column for every coordinate and one for the mass. Each column is scaled to the range of 16-bit numbers;
     the returned factors undo that.
@@ -145,10 +147,10 @@ def _sources(kernel: AbstractScalarKernel, source: Scored) -> tuple[list[Array],
         ]
     at_zero = [jnp.abs(number) for number in kernel.profile(jnp.zeros((), source.points.dtype))]
     # k and k' have different scales and enter the same sum, so the matrices are scaled by k(0) and k'(0).
-    parts = [own * part for own, part in zip(at_zero, columns, strict=False)]
+    parts = [value * part for value, part in zip(at_zero, columns, strict=False)]
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(part), axis=0) for part in parts]), axis=0)
     factors = jnp.where(largest > 0, largest, 1) / _SCORE_SCALE
-    return [part / factors[None] for part in parts], factors / _LARGEST
+    return [part / factors[None] for part in parts], factors / _MAX_VALUE
 
 
 def _call(
@@ -201,20 +203,22 @@ def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references:
 
     *inputs, out = references
     scalars, x, x_norms, y, y_norms, v = jax.tree.unflatten(structure, inputs)
-    factor, one, own_norms, own_rounding = scalars[0], scalars[1], x_norms[0], x_norms[1]
+    factor, one, row_norms, row_rounding = scalars[0], scalars[1], x_norms[0], x_norms[1]
     width = x.high.shape[1]
     chunk, few = min(CHUNK, width), coordinates_at_once(width) == width
     left_low, right_low = x.low is not None, y.low is not None
 
-    def add(turn: Array, total: Array) -> Array:
-        some = pl.ds(turn * tile.columns, tile.columns)
+    def add(step: Array, total: Array) -> Array:
+        some = pl.ds(step * tile.columns, tile.columns)
         nothing = jnp.zeros((tile.rows, tile.columns), jnp.float32)
 
         def multiply(i: Any, inner: Array) -> Array:
             left, right = (_read(part, (rows, pl.ds(i * chunk, chunk))) for part, rows in ((x, slice(None)), (y, some)))
-            turned = _Halves(right.high.T, None if right.low is None else right.low.T)
+            transposed = _Halves(right.high.T, None if right.low is None else right.low.T)
             # The factor `one` is explained below.
-            return _add_product(left, turned, inner) if few else inner + one * _add_product(left, turned, nothing)
+            return (
+                _add_product(left, transposed, inner) if few else inner + one * _add_product(left, transposed, nothing)
+            )
 
         inner = nothing
         if few:
@@ -222,9 +226,9 @@ def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references:
                 inner = multiply(i, inner)
         else:  # unrolled, many chunks take minutes to compile
             inner = jax.lax.fori_loop(0, width // chunk, multiply, inner)
-        r2 = factor * inner + (own_norms[:, None] + y_norms[0, some][None, :])
+        r2 = factor * inner + (row_norms[:, None] + y_norms[0, some][None, :])
         if left_low and right_low:  # float32 precision: distances within its rounding are set to zero
-            least = own_rounding[:, None] + y_norms[1, some][None, :]
+            least = row_rounding[:, None] + y_norms[1, some][None, :]
             r2 = jnp.where(r2 >= least if shape.falls else r2 <= least, shape.start, r2)
         else:
             r2 = jnp.minimum(r2, shape.start) if shape.falls else jnp.maximum(r2, shape.start)

@@ -17,8 +17,8 @@ CHUNK = 64
 """The number of coordinates multiplied at a time."""
 _SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
 """The shared memory of a program by compute capability, from NVIDIA's programming guide."""
-_SPARE_KIB = 3  # used by the compiler
-_MOST_DIMENSIONS = 512
+_COMPILER_KIB = 3  # the compiler's part of it
+_MAX_DIMENSIONS = 512
 
 
 class Tile(NamedTuple):
@@ -43,10 +43,10 @@ def shared_bytes() -> int:
     0 on GPUs older than Ampere, which Triton does not support.
     """
     if jax.default_backend() != "gpu":
-        return (_SHARED_KIB[9, 0] - _SPARE_KIB) * 1024
+        return (_SHARED_KIB[9, 0] - _COMPILER_KIB) * 1024
     major, _, minor = str(getattr(jax.devices()[0], "compute_capability", "0.0")).partition(".")
-    known = [found for found in _SHARED_KIB if found <= (int(major), int(minor or 0))]
-    return (_SHARED_KIB[max(known)] - _SPARE_KIB) * 1024 if known else 0
+    known = [version for version in _SHARED_KIB if version <= (int(major), int(minor or 0))]
+    return (_SHARED_KIB[max(known)] - _COMPILER_KIB) * 1024 if known else 0
 
 
 @cache
@@ -55,14 +55,14 @@ def missing() -> str:
     if not shared_bytes():
         return "the GPU is older than Ampere (compute capability 8.0)"
     try:
-        from jax.experimental.pallas import triton  # noqa: F401 (to see whether it is there)
+        from jax.experimental.pallas import triton  # noqa: F401 (whether it exists)
     except ImportError:
         return "this version of JAX has no Pallas for Triton"
     return ""
 
 
 def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
-    """The fastest tile measured on an H200 (benchmarks/gpu.py --tune), else a smaller one; `None` where none fits.
+    """The fastest tile measured on an H200 (`benchmarks gpu-tiles`), else a smaller one; `None` where none fits.
 
     Args:
         d: the dimension.
@@ -87,25 +87,25 @@ def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
 def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
     """Whether "auto" uses the GPU kernel: scalar arrays in `kernel`, at most 512 dimensions, and a tile that fits."""
     numbers = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
-    if not numbers or d > _MOST_DIMENSIONS:
+    if not numbers or d > _MAX_DIMENSIONS:
         return False
     if missing():
-        _say_once(
+        _warn_once(
             f"{missing()}: velocities of many particles are computed in tiles, which takes several times as long."
         )
         return False
     profiles = 1 if kernel.constant_slope(jnp.float32) is not None else 2
-    room = tile_for(d, digits_for(kernel, d, precision), profiles) is not None
-    if not room:
-        _say_once(
-            f"the GPU has too little memory on its chip ({shared_bytes() // 1024} KiB) for its own kernel in {d} "
+    fitting = tile_for(d, digits_for(kernel, d, precision), profiles) is not None
+    if not fitting:
+        _warn_once(
+            f"the GPU has too little shared memory ({shared_bytes() // 1024} KiB) for the GPU kernel in {d} "
             "dimensions: velocities are computed in tiles, which takes several times as long."
         )
-    return room
+    return fitting
 
 
 @cache
-def _say_once(text: str) -> None:
+def _warn_once(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
@@ -121,7 +121,7 @@ class Digits(NamedTuple):
 def digits_for(kernel: AbstractScalarKernel, d: int, precision: Precision) -> Digits:
     """The digits of a precision, from the table in `gpu`; "fast" has more where they are needed or cheap.
 
-    In few dimensions products cost little beside the kernel's values. With heavy tails, and in one to three dimensions,
+    In few dimensions products cost less than the kernel's values. With heavy tails, and in one to three dimensions,
     k and its rounding error are nearly the same for many pairs: the errors do not average out, and "fast" keeps the
     second half of k.
     """

@@ -1,7 +1,7 @@
 """The sums over sources on several devices: blocks of sources pass round a ring.
 
 Every device keeps its rows, adds the sums over the block of sources that it holds, and sends the block to the next
-device. It holds only its share of the particles and one block, and all devices compute all the time.
+device. It holds its share of the particles and one block, and no device waits.
 """
 
 from collections.abc import Callable
@@ -38,17 +38,17 @@ def over_ring(
     """
     onward = [(device, (device + 1) % devices) for device in range(devices)]
 
-    def hand_on(block: Scored) -> Scored:
+    def send_on(block: Scored) -> Scored:
         return jax.tree.map(lambda leaf: jax.lax.ppermute(leaf, AXIS, onward), block)
 
-    def of_device(own: Float[Array, "rows d"], block: Scored) -> Any:
+    def sum_on_device(rows: Float[Array, "rows d"], block: Scored) -> Any:
         def add(carry: tuple[Any, Scored], _: None) -> tuple[tuple[Any, Scored], None]:
             total, block = carry
-            return (jax.tree.map(jnp.add, total, sums(own, block)), hand_on(block)), None
+            return (jax.tree.map(jnp.add, total, sums(rows, block)), send_on(block)), None
 
-        (total, last), _ = jax.lax.scan(add, (sums(own, block), hand_on(block)), None, devices - 2)
-        return jax.tree.map(jnp.add, total, sums(own, last))  # the last block is not sent on
+        (total, last), _ = jax.lax.scan(add, (sums(rows, block), send_on(block)), None, devices - 2)
+        return jax.tree.map(jnp.add, total, sums(rows, last))  # the last block is not sent on
 
-    rows = PartitionSpec(AXIS)
-    # All values vary over devices, so the check of replication has no use; with it every loop would need annotations.
-    return jax.shard_map(of_device, in_specs=(rows, rows), out_specs=rows, check_vma=False)(at, source)
+    spread = PartitionSpec(AXIS)
+    # All values vary over devices. With the check of replication every loop would need annotations.
+    return jax.shard_map(sum_on_device, in_specs=(spread, spread), out_specs=spread, check_vma=False)(at, source)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...core.particles import Scored
-from ..distance import centred_squared_distances
+from ...linalg.metrics import dot
+from ..distance import centered_squared_distances
 from ..scalar import AbstractScalarKernel
 
 
@@ -29,7 +30,7 @@ class Sums(NamedTuple):
 def velocity_sums(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored) -> Sums:
     """The sums through the whole matrix of m n distances. Points must be centred; `distance` gives the reason."""
     weights = source.weights[:, None]
-    r2 = centred_squared_distances(at, source.points)
+    r2 = centered_squared_distances(at, source.points)
     slope = kernel.constant_slope(r2.dtype)
     value, derivative = kernel.profile(r2)
     if slope is not None:  # k' = slope × k, so drive and repulsion share one matrix product
@@ -46,13 +47,8 @@ def _with_ones(points: Float[Array, "n d"]) -> Float[Array, "n d1"]:
 
 def divergence_sum(kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored) -> Float[Array, " m"]:
     """∇·φ(x) = Σ_j w_j [2k'(r²) (x − y_j)·s_j − 2d k'(r²) − 4r² k''(r²)], itself a sum over the sources."""
-    r2 = centred_squared_distances(at, source.points)
+    r2 = centered_squared_distances(at, source.points)
     _, derivative = kernel.profile(r2)
     along = dot(at, source.scores.T) - jnp.sum(source.points * source.scores, axis=1)[None, :]
     each = 2 * derivative * (along - at.shape[1]) - 4 * r2 * kernel.second_derivative(r2)
     return dot(each, source.weights)
-
-
-def dot(a: Array, b: Array) -> Array:
-    """The matrix product in the full precision of its dtype."""
-    return jnp.matmul(a, b, precision="highest")

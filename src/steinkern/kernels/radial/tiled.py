@@ -33,22 +33,22 @@ def over_tiles(
     rows, columns = _even(m, rows), _even(n, columns)
     parts = jax.tree.map(lambda leaf: _tiles(leaf, columns), source)  # padded sources have weight zero
 
-    def of_rows(some: Float[Array, "rows d"]) -> Any:
+    def sum_over_parts(tile: Float[Array, "rows d"]) -> Any:
         def add(total: Any, part: Scored) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, sums(some, part)), None
+            return jax.tree.map(jnp.add, total, sums(tile, part)), None
 
         first = jax.tree.map(lambda leaf: leaf[0], parts)
-        shapes = jax.eval_shape(sums, some, first)
+        shapes = jax.eval_shape(sums, tile, first)
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return jax.lax.scan(add, zero, parts)[0]
 
-    found = jax.lax.map(of_rows, _tiles(at, rows))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:m], found)
+    tiles = jax.lax.map(sum_over_parts, _tiles(at, rows))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:m], tiles)
 
 
-def _even(number: int, most: int) -> int:
-    """The tile size for the fewest tiles of at most `most`, with the least padding."""
-    return -(-number // max(1, -(-number // most))) or 1
+def _even(number: int, limit: int) -> int:
+    """The tile size with the least padding for the fewest tiles of at most `limit`."""
+    return -(-number // max(1, -(-number // limit))) or 1
 
 
 def _tiles(array: Array, size: int) -> Array:

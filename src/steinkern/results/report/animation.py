@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .record import Frames
 from .tables import columns, number_of_columns
 
 MOST_COORDINATES = 24
@@ -23,20 +22,23 @@ _LARGEST = 1e300
 _TRAIL = 6  # iterations whose moves are drawn behind a particle
 
 
-def animate(frames: Frames, coordinates: Sequence[str] | None, *, moves: bool = True) -> tuple[dict[str, Any], str]:
+def animate(
+    steps: np.ndarray, sites: Mapping[str, np.ndarray], coordinates: Sequence[str] | None, *, moves: bool = True
+) -> tuple[dict[str, Any], str]:
     """The data of the script, and a note on the coordinates and particles that are left out.
 
     Args:
-        frames: the particles at the recorded iterations, the last of which is the end of the run.
+        steps: the recorded iterations, the last of which is the end of the run.
+        sites: the particles there by name, with axes (iteration, particle, …).
         coordinates: names of coordinates, or of sites for all their coordinates; the first ones by default.
         moves: draw a particle's path over the last iterations; `False` for chains, which do not become the particles.
     """
-    named = columns(frames.sites, batch_axes=2)
+    named = columns(sites, batch_axes=2)
     if coordinates is None:
         chosen = list(itertools.islice(named, MOST_COORDINATES))
-        total = sum(number_of_columns(values, 2) for values in frames.sites.values())
+        total = sum(number_of_columns(values, 2) for values in sites.values())
     else:
-        chosen = _named(list(named), coordinates, frames.sites)
+        chosen = _named(list(named), coordinates, sites)
         total = len(chosen)
     left_out = []
     if total > MOST_COORDINATES:
@@ -50,23 +52,23 @@ def animate(frames: Frames, coordinates: Sequence[str] | None, *, moves: bool = 
         left_out.append(f"{MOST_PARTICLES} of {number:,} particles are drawn; the table has all.")
     chosen = chosen[:MOST_COORDINATES]
     values = np.stack(
-        [np.asarray(own, np.float64)[:, rows] for _, own in chosen], axis=1
+        [np.asarray(column, np.float64)[:, rows] for _, column in chosen], axis=1
     )  # frame, coordinate, particle
     values = np.where(np.isfinite(values), np.clip(values, -_LARGEST, _LARGEST), np.nan)
-    windows = [_window(values[:, place]) for place in range(len(chosen))]
-    ends = [_window(values[-1, place]) for place in range(len(chosen))]
+    windows = [_window(values[:, i]) for i in range(len(chosen))]
+    ends = [_window(values[-1, i]) for i in range(len(chosen))]
     low, high = (np.array(end)[None, :, None] for end in zip(*windows, strict=True))
     with np.errstate(invalid="ignore"):
         codes = np.rint((values - low) / (high - low) * (MISSING - 1))
     codes = np.where(np.isfinite(codes), codes, MISSING).astype("<u2")
     content = {
         "names": [name for name, _ in chosen],
-        "steps": [int(step) for step in frames.step],
+        "steps": [int(step) for step in steps],
         "shown": _first_shown([name for name, _ in chosen], coordinates is not None),
         "particles": len(rows),
         "trail": _TRAIL if moves else 0,
         "windows": windows,
-        "views": [_view(values[:, place], end) for place, end in enumerate(ends)],
+        "views": [_view(values[:, i], end) for i, end in enumerate(ends)],
         "ends": ends,
         "codes": base64.b64encode(codes.tobytes()).decode(),
     }
@@ -78,8 +80,8 @@ def _first_shown(names: list[str], asked: bool) -> list[int]:
     order = range(len(names))
     if asked:
         return list(order)[:MOST_SHOWN]
-    firsts = list({name.partition("[")[0]: place for place, name in reversed(list(enumerate(names)))}.values())
-    others = [place for place in order if place not in firsts]
+    firsts = list({name.partition("[")[0]: i for i, name in reversed(list(enumerate(names)))}.values())
+    others = [i for i in order if i not in firsts]
     return sorted([*sorted(firsts), *others][:FIRST_SHOWN])
 
 

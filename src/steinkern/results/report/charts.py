@@ -24,8 +24,8 @@ class _Scale:
         self.start, self.end = start, end
 
     def __call__(self, value: Any) -> float:
-        own = math.log10(value) if self.log else float(value)
-        return self.start + (own - self.low) / (self.high - self.low) * (self.end - self.start)
+        exact = math.log10(value) if self.log else float(value)
+        return self.start + (exact - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, most: int = 5) -> list[float]:
         if self.log:
@@ -43,7 +43,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     unit = (10.0 ** math.floor(math.log10(rough)) if rough > 0 and math.isfinite(rough) else 0.0) or 1.0
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= 0.7 * rough)
     first = math.ceil(low / step - 1e-9)
-    return [step * place for place in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [step * i for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def number(value: float) -> str:
@@ -64,8 +64,8 @@ def trace(name: str, step: np.ndarray, value: np.ndarray, *, log: bool, level: f
         level: a reference value, drawn across the chart.
     """
     stride = max(1, math.ceil(len(step) / _MOST_POINTS))
-    places = np.unique(np.append(np.arange(0, len(step), stride), len(step) - 1))
-    x, y = np.asarray(step, float)[places], np.asarray(value, float)[places]
+    rows = np.unique(np.append(np.arange(0, len(step), stride), len(step) - 1))
+    x, y = np.asarray(step, float)[rows], np.asarray(value, float)[rows]
     good = np.isfinite(y) & ((y > 0) if log else True) & (np.abs(y) < 1e300)
     if not good.any():
         return ""
@@ -82,35 +82,16 @@ def trace(name: str, step: np.ndarray, value: np.ndarray, *, log: bool, level: f
         else:
             parts.append(f'<circle class="dot" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3"/>')
     parts.append(f'<line class="now" x1="{_LEFT}" x2="{_LEFT}" y1="{_TOP}" y2="{_BOTTOM}" visibility="hidden"/>')
-    said = f"{name} from step {x[0]:g} to {x[-1]:g}; it ends at {number(y[good][-1])}"
+    end = f"{name} from step {x[0]:g} to {x[-1]:g}; it ends at {number(y[good][-1])}"
     span = f'data-first="{across.low}" data-last="{across.high}" data-left="{_LEFT}" data-right="{_RIGHT}"'
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.text(said)}" {span}>{"".join(parts)}</svg>'
-    )
-
-
-def histogram(name: str, edges: np.ndarray, low: np.ndarray, high: np.ndarray, line: np.ndarray) -> str:
-    """A histogram of observed counts as a step curve, over the band of replicated counts."""
-    across = _Scale(float(edges[0]), float(edges[-1]), _LEFT, _RIGHT)
-    up = _Scale(0.0, float(max(*high, *line, 1.0)), _BOTTOM, _TOP + 6)
-    band = "".join(
-        f'<rect class="band" x="{across(a):.1f}" width="{across(b) - across(a):.1f}" y="{up(top):.1f}" '
-        f'height="{up(bottom) - up(top):.1f}"/>'
-        for a, b, bottom, top in zip(edges[:-1], edges[1:], low, high, strict=True)
-    )
-    corners = [
-        (across(place), up(count)) for a, b, count in zip(edges[:-1], edges[1:], line, strict=True) for place in (a, b)
-    ]
-    said = f"{name}: observed counts, and the band of the predictive ones"
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.text(said)}">{_axes(across, up)}{band}'
-        f"{_curve(corners)}</svg>"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.text(end)}" {span}>{"".join(parts)}</svg>'
     )
 
 
 def _curve(points: list[tuple[float, float]]) -> str:
-    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline class="curve" points="{places}"/>'
+    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline class="curve" points="{corners}"/>'
 
 
 def _axes(across: _Scale, up: _Scale) -> str:

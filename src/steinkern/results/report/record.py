@@ -1,32 +1,31 @@
-"""The content of a run's page: plain arrays, texts and JSON, from a run in memory or on disk."""
+"""What the page of a run shows: its settings, its particles by name, and its traces."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...core.messages import quantity
 from ...core.programs import compiled
 from ...core.types import Batch, PyTree
 from ...kernels.diagnostics import ksd2
 from ...kernels.scalar import IMQ
 from ...targets.target import AbstractTarget
 
+if TYPE_CHECKING:
+    from ..result import Result
+
 MOST_FRAMES = 60
 """The most iterations at which the particles are drawn."""
 _MOST_MEASURED = 20  # the most iterations at which the discrepancy is computed
 _MOST_PAIRED = 500  # the most particles from which the discrepancy is computed
-
-UNCONSTRAINED = "unconstrained "
-"""The prefix of a site's name where its constraints are not known."""
-RECORD_PARTICLES = "Give `record_particles=True` to `fit` (and `record_every=k` for every k-th step) to have them kept."
+_RECORD_PARTICLES = "Give `record_particles=True` to `fit` (`record_every=k` for every k-th step) to have them kept."
+_OPTIONS = ("batch_size", "record_every", "record_particles", "tolerance", "max_move", "tempering", "steps before")
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """A diagnostic along the run, and a note for its caption."""
 
     step: np.ndarray
@@ -34,54 +33,51 @@ class Trace:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Frames:
-    """The particles at the recorded iterations: named arrays with axes (iteration, particle, …)."""
-
-    step: np.ndarray
-    sites: Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Record:
-    """All that the page of a run shows."""
-
-    title: str
-    status: str
-    message: str
-    num_steps: int
-    num_particles: int
-    settings: Mapping[str, Any]
-    """The settings as JSON: `sampler`, `target` and the options of `fit`."""
-    versions: Mapping[str, str]
-    sites: Mapping[str, np.ndarray]
-    """The particles by name, and the quantities that the target derives from them; particle axis first."""
-    drawn: Mapping[str, np.ndarray]
-    """The particles by name, without derived quantities."""
-    frames: Frames | None
-    traces: Mapping[str, Trace]
-    """`velocity norm`, `KSD`, `Stein ratio`, `step size`."""
-    advice: tuple[str, ...] = ()
-    check: str = ""
-    """The sentence of the verdict on the particles."""
-    shared: str = ""
-    """A text on the parameters that all particles share."""
-    observed: Mapping[str, Any] = field(default_factory=dict)
-    predictive: Mapping[str, Any] = field(default_factory=dict)
-    coordinates_note: str = ""
-    flow_note: str = ""
-    """A note on the frames, or on why there are none."""
-    chains: bool = False
-    """Whether the frames hold Markov chains, from whose draws the final particles were computed."""
-
-    def own_name(self, name: str) -> str:
-        """The name of a site or coordinate in this record, which may have it in unconstrained coordinates only."""
-        site = name.partition("[")[0]
-        return name if site in self.drawn or UNCONSTRAINED + site not in self.drawn else UNCONSTRAINED + name
+def target_name(target: AbstractTarget) -> str:
+    """The name of the user's function or model; the kind of target where it has none."""
+    call = getattr(target.space, "call", None)
+    named = ((target, "function"), (target, "log_likelihood"), (call, "model"))
+    function: Any = next((getattr(owner, name) for owner, name in named if hasattr(owner, name)), None)
+    name = getattr(inspect.unwrap(getattr(function, "func", function)), "__name__", "<lambda>")
+    return type(target).__name__ if name == "<lambda>" else str(name)
 
 
-def chosen_lines(number: int, most: int = MOST_FRAMES) -> np.ndarray:
-    """The indices of at most `most` records of a history, evenly spaced, the last one included."""
+def facts(result: "Result") -> list[tuple[str, str]]:
+    """The labels and texts of the page's list of settings."""
+    settings = result.described_settings()
+    shared = [np.size(leaf) for leaf in jax.tree.leaves(result.shared)]
+    labeled = {
+        "Command": settings.get("command"),
+        "Target": settings.get("target"),
+        "Parameters": ", ".join(f"{name} {list(v.shape[1:])}" for name, v in by_name(result.particles).items()),
+        "Shared": f"{sum(shared):,} numbers in {quantity(len(shared), 'array')}, point estimates" if shared else "",
+        "Data": ", ".join(settings.get("data shapes") or ()),
+        "Method": settings.get("method") or settings.get("sampler"),
+        "Particles and steps": size_of(result),
+        "Check": " ".join(result._ending()[1:]),
+        "Key": "" if "command" in settings else " ".join(map(str, settings.get("key") or ())),
+        "Options": ", ".join(f"{name} {settings[name]}" for name in _OPTIONS if settings.get(name)),
+        "Versions": ", ".join(f"{name} {number}" for name, number in settings["versions"].items()),
+    }
+    return [(label, text) for label, text in labeled.items() if text]
+
+
+def frames_note(result: "Result") -> str:
+    """What the recorded particles are, or why there are none."""
+    recorded = result.history.particles is not None
+    if result._chains:
+        known = "Before the last step these are the chains" if recorded else "The chains are too many to be kept"
+        return f"{known}; the particles are support points of their draws."
+    return "" if recorded else _RECORD_PARTICLES
+
+
+def size_of(result: "Result") -> str:
+    """The numbers of particles and steps."""
+    return f"{quantity(len(result.points), 'particle')}, {quantity(result.num_steps, 'step')}"
+
+
+def evenly_spaced(number: int, most: int = MOST_FRAMES) -> np.ndarray:
+    """The indices of at most `most` records of a history, the last one included."""
     return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int)) if number else np.zeros(0, int)
 
 
@@ -92,37 +88,44 @@ def by_name(particles: PyTree) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in named.items()}
 
 
-def shared_in_words(shared: PyTree) -> str:
-    """A text with the number of shared parameters; empty where there are none."""
-    leaves = [leaf for leaf in jax.tree_util.tree_leaves(shared) if eqx.is_inexact_array_like(leaf)]
-    size = sum(int(np.size(leaf)) for leaf in leaves)
-    return f"{size:,} numbers in {len(leaves)} arrays, point estimates that all particles share" if leaves else ""
+def traces(result: "Result", data: Batch) -> dict[str, Trace]:
+    """The diagnostics of the history, and the kernel Stein discrepancy."""
+    history = result.history
+    return {**{name: Trace(history.step, v) for name, v in history.traces().items()}, "KSD": _discrepancy(result, data)}
 
 
-def discrepancy(
-    target: AbstractTarget, points: np.ndarray, step: np.ndarray, data: Batch, lacks_particles: str
-) -> Trace:
-    """The kernel Stein discrepancy at the recorded iterations, in unconstrained coordinates.
+def _discrepancy(result: "Result", data: Batch) -> Trace:
+    """The kernel Stein discrepancy in unconstrained coordinates at the recorded iterations, or why there is none.
 
     The kernel is the IMQ with the bandwidth of the last particles at all iterations, so that they can be compared.
-
-    Args:
-        target: bound to the particles' space.
-        points: the particles at those iterations, (k, n, d).
-        step: the iterations.
-        data: the data of the fit.
-        lacks_particles: a note for runs of which only the last particles are known.
     """
-    lines = chosen_lines(len(step), _MOST_MEASURED)
-    chosen = np.ascontiguousarray(points[lines][:, :_MOST_PAIRED])
-    squared = np.asarray(_squared_discrepancies(target, jax.device_put(chosen), data), np.float64)
-    said = f"IMQ kernel with the bandwidth of the last particles; {squared[-1].clip(0) ** 0.5:.3g} at the end."
-    if points.shape[1] > _MOST_PAIRED:
-        said += f" From the first {_MOST_PAIRED} particles."
-    return Trace(step[lines], np.sqrt(np.maximum(squared, 0)), f"{said} {lacks_particles}".strip())
+    nothing, history = np.zeros(0), result.history
+    if result.target is None:
+        return Trace(nothing, nothing, "It needs the target: give it as `steinkern.load(path, target=...)`.")
+    if result.sampler is not None and not result.sampler.traits.differentiates:
+        return Trace(nothing, nothing, "It needs the gradient of the target, which this sampler does without.")
+    if result.settings.get("data shapes") and data is None:
+        return Trace(nothing, nothing, "It needs the data: give them as `result.report(directory, data)`.")
+    if history.particles is None or result.shared is not None:
+        points, step = np.asarray(result.points)[None, :_MOST_PAIRED], np.array([result.num_steps])
+        note = frames_note(result) or "What the particles share was another at earlier steps."
+    else:
+        lines = evenly_spaced(len(history.step), _MOST_MEASURED)
+        step, note = history.step[lines], ""
+        recorded = jax.tree.map(lambda leaf: leaf[lines, :_MOST_PAIRED], history.particles)
+        points = np.asarray(_unconstrain(result.target, recorded))
+    squared = np.asarray(_squared_discrepancies(result.target, jax.device_put(points), data), np.float64)
+    end = f"IMQ kernel with the bandwidth of the last particles; {squared[-1].clip(0) ** 0.5:.3g} at the end."
+    some = f" From the first {_MOST_PAIRED} particles." if len(result.points) > _MOST_PAIRED else ""
+    return Trace(step, np.sqrt(np.maximum(squared, 0)), f"{end}{some} {note}".strip())
+
+
+@compiled
+def _unconstrain(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k n d"]:
+    return jax.vmap(jax.vmap(target.bound_space.unconstrain))(recorded)
 
 
 @compiled
 def _squared_discrepancies(target: AbstractTarget, points: Float[Array, "k n d"], data: Batch) -> Float[Array, " k"]:
     kernel = IMQ().adapt(points[-1])
-    return jax.lax.map(lambda own: ksd2(own, target.scores(own, data), kernel), points)
+    return jax.lax.map(lambda frame: ksd2(frame, target.scores(frame, data), kernel), points)

@@ -10,9 +10,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...core.operators import AbstractOperator, Blocks
 from ...core.particles import merge
 from ...core.types import Batch, Key, PyTree, Vector, cast_like, check_callable, check_choice, check_count
+from ...linalg.metrics import split_columns
+from ...linalg.operators import AbstractOperator, Blocks
 from ..checks import batch_length
 from ..curvature import AbstractCurvature, likelihood_scale
 from ..likelihood import AbstractLikelihood
@@ -40,8 +41,8 @@ class KFAC(AbstractCurvature):
     | `LayerNorm`, `RMSNorm`, `GroupNorm` | exactly for each unit: a 2×2 matrix of its scale and offset |
     | other arrays of at most 256 entries, such as a noise variance | exactly |
 
-    Other arrays, and weights that are used otherwise than in products, convolutions and lookups, are refused before the
-    run, and the error names their path. `rules` adds layers, and changes the blocks of any layer.
+    Larger arrays without a rule, and weights with uses other than products, convolutions and lookups, are refused
+    before the run; the error names their path. `rules` adds layers, and changes the blocks of any layer.
 
     A Kronecker product is exact for a single example at a single position, and for any number of them in the linear
     networks that `sharing` names. Curvature between blocks is left out. The curvature of the prior enters by its row
@@ -57,13 +58,13 @@ class KFAC(AbstractCurvature):
             "bias")}`, `{"encoder.norm": DiagonalBlock()}`. A rule of several blocks is a tuple of them.
         draws: `None` for the exact Fisher information in the output, with a backward pass for each of k outputs. A
             number of labels to draw from the model for each example instead, with a backward pass for each: unbiased
-            whatever k is. With one draw, an entry's standard error relative to its exact value is of order 1/√b over b
+            for every k. With one draw, an entry's standard error relative to its exact value is of order 1/√b over b
             examples.
-        seed: the seed of the drawn labels. They depend on the seed and on the position of the particle in float32, so
-            a particle that moves gets new ones.
-        examples: measure on so many examples of every batch, evenly spaced in it, which stand for all; `None` measures
-            on all. With minibatches a running average (`decay` of `matrix_svgd`) makes up for the noise: Martens and
-            Grosse (2015) measure on an eighth of a batch. Without them the same examples are measured at every step.
+        seed: the seed of the labels. They depend on the seed and on the particle's coordinates in float32, so a
+            particle that moves gets new labels.
+        examples: the number of examples of every batch to measure on, evenly spaced in it; `None` measures on all.
+            With minibatches a running average (`decay` of `matrix_svgd`) makes up for the noise: Martens and Grosse
+            (2015) measure on an eighth of a batch. Without them the same examples are measured at every step.
         largest_side: the largest number of rows of a factor or exact block; larger ones are approximated by diagonal
             blocks of at most this size, and by their diagonal for 1.
     """
@@ -100,22 +101,22 @@ class KFAC(AbstractCurvature):
         prior = _prior_curvature(target, point)
         shapes = _space(target).layout.shapes
         blocks: list[AbstractOperator] = []
-        for piece, record in zip(pieces, records, strict=True):
-            own = prior[piece.start : piece.stop]
+        diagonals = split_columns(prior, [piece.size for piece in pieces])
+        for piece, record, diagonal in zip(pieces, records, diagonals, strict=True):
             if isinstance(record, LayerRecord):
                 blocks.append(
-                    kronecker(piece, record, self.sharing, scale, own, shapes[piece.leaves[0]], self.largest_side)
+                    kronecker(piece, record, self.sharing, scale, diagonal, shapes[piece.leaves[0]], self.largest_side)
                 )
             else:
-                blocks.append(from_gradients(piece, record, scale, own, self.largest_side))
+                blocks.append(from_gradients(piece, record, scale, diagonal, self.largest_side))
         return Blocks(tuple(blocks))
 
     def _measured(self, batch: Batch) -> Batch:
         """The examples of a batch on which curvature is measured."""
-        number = batch_length(batch)
-        if self.examples is None or self.examples >= number:
+        length = batch_length(batch)
+        if self.examples is None or self.examples >= length:
             return batch
-        rows = np.arange(self.examples) * number // self.examples
+        rows = np.arange(self.examples) * length // self.examples
         return jax.tree.map(lambda leaf: leaf[rows], batch)
 
     def _tap(self, target: AbstractTarget, point: Vector, batch: Batch) -> tuple[TappedModel, list[Piece]]:
@@ -135,12 +136,12 @@ class KFAC(AbstractCurvature):
         """Split the block of a layer into weights and bias unless the bias is simply added to every product."""
         if not isinstance(piece.block, KroneckerBlock) or len(piece.leaves) == 1:
             return [piece]
-        return [piece] if tapped.found.adds_bias(layer_of(piece)) else piece.split_bias(space.layout.sizes)
+        return [piece] if tapped.uses.adds_bias(layer_of(piece)) else piece.split_bias(space.layout.sizes)
 
     def _record(
         self, target: AbstractTarget, point: Vector, tapped: TappedModel, pieces: list[Piece], example: PyTree, key: Key
     ) -> list[LayerRecord | list[Array]]:
-        """The record of one example for every block: inputs and gradients of a layer, gradients of other arrays."""
+        """One example's record for every block: a layer's inputs and gradients, or other arrays' gradients."""
         leaves = _leaves(_space(target), point)
         free = [leaf for piece in pieces if not isinstance(piece.block, KroneckerBlock) for leaf in piece.leaves]
 
@@ -155,7 +156,7 @@ class KFAC(AbstractCurvature):
         records: list[LayerRecord | list[Array]] = []
         for piece in pieces:
             if isinstance(piece.block, KroneckerBlock):
-                records.append(tapped.record(layer_of(piece).leaf, inputs, taps))
+                records.append(tapped.record(piece.leaves[0], inputs, taps))
             else:
                 records.append([by_leaf[leaf] for leaf in piece.leaves])
         return records
@@ -165,15 +166,15 @@ class KFAC(AbstractCurvature):
         if self.draws is None:
             return self.likelihood.fisher_root(value).T
 
-        def score(own: Key) -> Array:
-            label = self.likelihood.sample(own, value)
+        def score(key: Key) -> Array:
+            label = self.likelihood.sample(key, value)
             return jax.grad(self.likelihood.log_prob)(value, label)
 
         return jax.vmap(score)(jr.split(key, self.draws)) / np.sqrt(self.draws).astype(value.dtype)
 
 
 def _key_of(seed: int, point: Vector) -> Key:
-    """A key that depends on the seed and on the position of the particle."""
+    """A key that depends on the seed and on the particle's coordinates."""
     bits = jax.lax.bitcast_convert_type(point.astype(jnp.float32), jnp.uint32)
     odd = 2 * jnp.arange(point.shape[0], dtype=jnp.uint32) + 1  # makes the order of the coordinates count
     return jr.fold_in(jr.key(seed), jnp.sum(bits * odd, dtype=jnp.uint32))

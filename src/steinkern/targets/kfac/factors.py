@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ...core.metric import split_columns
-from ...core.operators import AbstractOperator, Blocks, Dense, Diagonal, Kronecker, Stack
-from ...core.pieces import LONG, long_squares
+from ...core._xla import LONG, long_squares
 from ...core.types import Scalar, Vector
+from ...linalg.metrics import split_columns
+from ...linalg.operators import AbstractOperator, Blocks, Dense, Diagonal, Kronecker, Stack
 from .rules import DiagonalBlock, KroneckerBlock, Piece, UnitwiseBlock
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
@@ -112,14 +112,14 @@ def _input_squares(record: LayerRecord, size: int, sharing: Sharing, like: Vecto
         return jnp.mean(rows.reshape(-1, size) ** 2, axis=0)
     if sharing == "expand":
         return jnp.zeros(size, like.dtype).at[inputs.reshape(-1)].add(1) / inputs.size
-    counts = jax.vmap(lambda own: jnp.zeros(size, like.dtype).at[own].add(1))(inputs)
+    counts = jax.vmap(lambda indices: jnp.zeros(size, like.dtype).at[indices].add(1))(inputs)
     return jnp.mean((counts / inputs.shape[1]) ** 2, axis=0)
 
 
 def from_gradients(
     piece: Piece, gradients: list[Float[Array, "b m ..."]], scale: Scalar, prior: Vector, largest_side: int
 ) -> AbstractOperator:
-    """The block of arrays of any use, from the gradients of single examples."""
+    """The block of arrays without a Kronecker product, from the gradients of single examples."""
     flat = [each.reshape(each.shape[0] * each.shape[1], -1) for each in gradients]
     if isinstance(piece.block, DiagonalBlock) or piece.size == 1:
         return Diagonal(scale * jnp.sum(jnp.concatenate(flat, axis=1) ** 2, axis=0) + prior)
@@ -135,7 +135,7 @@ def from_gradients(
 def second_moment(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -> AbstractOperator:
     """Σ r rᵀ over the rows r, times the scale: dense, or cut into equal diagonal blocks of at most `largest_side` rows.
 
-    Nothing larger than a block is formed. Where the blocks do not come out even there is a smaller last one.
+    Nothing larger than a block is formed. The last block is smaller if the rows do not divide evenly.
     """
     size = rows.shape[1]
     if size <= largest_side:
@@ -152,7 +152,7 @@ def second_moment(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -
 
 
 def second_moment_with_ones(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -> AbstractOperator:
-    """The same of rows (r, 1), the inputs of a layer with a bias. Many rows are summed instead of copied."""
+    """`second_moment` of the rows (r, 1), the inputs of a layer with a bias. Many rows are summed, not copied."""
     count, size = rows.shape
     if count < LONG or size + 1 > largest_side:
         return second_moment(jnp.concatenate([rows, jnp.ones_like(rows[:, :1])], axis=1), scale, largest_side)

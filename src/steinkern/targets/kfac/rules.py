@@ -4,13 +4,13 @@ A rule is a tuple of blocks, and belongs to a type of layer or to a path in the 
 `EXACT_UP_TO` entries that no rule mentions has the block of the exact Fisher information; a larger one is refused.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
-import numpy as np
 
 from ..supports import Real, Space
 
@@ -20,16 +20,16 @@ EXACT_UP_TO = 256
 
 @dataclass(frozen=True)
 class KroneckerBlock:
-    """A linear map's weights, and the bias that is added to its result: one Kronecker product of two factors.
+    """The Kronecker product of two factors, for a linear map's weights and the bias that is added to its result.
 
     The weights may be used by products (`weight @ x`, `x @ weight.T`, `einsum`), convolutions and lookups
     (`weight[index]`), any number of times, in `vmap` and `scan`.
 
     Args:
-        weight: the name of the weights in the layer; "" where the rule is for an array itself.
+        weight: the name of the weights in the layer; "" if the path of the rule is the array itself.
         bias: the name of the bias. A bias that is not simply added to every product gets a separate, exact block.
         output_axis: the axis of the weights that numbers outputs, the first (0) or the last (−1).
-        diagonal_inputs: keep the diagonal of the inputs' factor alone, as for one-hot inputs.
+        diagonal_inputs: keep only the diagonal of the inputs' factor, as for one-hot inputs.
     """
 
     weight: str = ""
@@ -49,7 +49,7 @@ class KroneckerBlock:
 
 @dataclass(frozen=True, init=False)
 class _FieldsBlock:
-    """A block of the named arrays, which may be used in any way; of all arrays where no name is given."""
+    """A block of the named arrays of a layer, or of all its arrays if there are no names; any use is allowed."""
 
     fields: tuple[str, ...]
 
@@ -58,11 +58,11 @@ class _FieldsBlock:
 
 
 class ExactBlock(_FieldsBlock):
-    """The exact Fisher information of some arrays: a dense matrix for all of them together."""
+    """The exact Fisher information of several arrays together, as one dense matrix."""
 
 
 class UnitwiseBlock(_FieldsBlock):
-    """The exact Fisher information of each unit: one small matrix for the i-th entries of arrays of equal size."""
+    """The exact Fisher information of each unit: a small matrix for the i-th entries of arrays of equal size."""
 
 
 class DiagonalBlock(_FieldsBlock):
@@ -108,24 +108,19 @@ def as_rules(rules: Any) -> Rules:
 
 
 class Piece(NamedTuple):
-    """A block of the curvature: a range of coordinates, and the leaves of the parameters in it."""
+    """A block of the curvature, the leaves of the parameters in it, and the number of their coordinates."""
 
     block: Block
     leaves: tuple[int, ...]
     names: tuple[str, ...]
-    start: int
     size: int
 
-    @property
-    def stop(self) -> int:
-        return self.start + self.size
-
     def split_bias(self, sizes: tuple[int, ...]) -> "list[Piece]":
-        """Two blocks in place of a Kronecker block: one for the weights, and an exact one for the bias."""
+        """Split a Kronecker block into one for the weights and an exact one for the bias."""
         (weight, bias), size = self.leaves, sizes[self.leaves[0]]
         return [
             self._replace(leaves=(weight,), names=self.names[:1], size=size),
-            Piece(ExactBlock(), (bias,), self.names[1:], self.start + size, self.size - size),
+            Piece(ExactBlock(), (bias,), self.names[1:], self.size - size),
         ]
 
     @property
@@ -143,19 +138,21 @@ def pieces_of(space: Space, rules: Rules) -> list[Piece]:
         blocks |= _blocks_of(rule, path, free, layout.names)
     for leaf, (name, shape) in enumerate(zip(layout.names, layout.shapes, strict=True)):
         if not any(leaf in taken for taken in blocks):
-            _check_small(name, shape)
+            if math.prod(shape) > EXACT_UP_TO:
+                raise ValueError(
+                    f"`KFAC` has no rule for `{name or 'the array'}` of shape {shape}, which is larger than the "
+                    f"{EXACT_UP_TO} entries that get an exact block. {hint_for(name)}"
+                )
             blocks[(leaf,)] = ExactBlock()
-    starts = np.concatenate([[0], np.cumsum(layout.sizes)])
     pieces = []
-    for own in sorted(blocks):
-        names = tuple(layout.names[leaf] for leaf in own)
-        start, stop = int(starts[own[0]]), int(starts[own[-1] + 1])
-        pieces.append(Piece(blocks[own], own, names, start, stop - start))
+    for members, block in sorted(blocks.items()):
+        names = tuple(layout.names[leaf] for leaf in members)
+        pieces.append(Piece(block, members, names, sum(layout.sizes[leaf] for leaf in members)))
     for piece in pieces:
         _check_piece(piece, space)
     if not any(isinstance(piece.block, KroneckerBlock) for piece in pieces):
         raise ValueError(
-            "`KFAC` found no layer with weights that it knows among the parameters, such as `equinox.nn.Linear`. Give "
+            "`KFAC` found no layer with known weights among the parameters, such as `equinox.nn.Linear`. Give "
             "`rules`, or use `Fisher(model, likelihood)`."
         )
     return pieces
@@ -191,7 +188,7 @@ def _rule_for(node: Any, rules: Mapping[Any, Rule]) -> Rule | None:
 
 
 def _blocks_of(rule: Rule, path: str, free: list[int], names: tuple[str, ...]) -> dict[tuple[int, ...], Block]:
-    """The blocks of one rule by their leaves. Arrays that the parameters do not have are left out of their blocks."""
+    """The blocks of one rule by their leaves. Names without an array among the parameters are skipped."""
     blocks: dict[tuple[int, ...], Block] = {}
     for block in rule:
         wanted = {_join(path, field) for field in block.fields}
@@ -204,17 +201,17 @@ def _blocks_of(rule: Rule, path: str, free: list[int], names: tuple[str, ...]) -
             raise ValueError(f"`rules` must put every array into one block, got several for {listed}.")
         if leaves != tuple(range(leaves[0], leaves[0] + len(leaves))):
             raise ValueError(
-                f"`rules` must put arrays into one block that follow one another in the layer, got {listed}. Give each "
-                "a block of its own."
+                f"`rules` must put arrays into one block only if they are adjacent in the layer, got {listed}. Give "
+                "each its own block."
             )
         blocks[leaves] = block
         if isinstance(block, KroneckerBlock) and names[leaves[0]] != _join(path, block.weight):
             if len(leaves) > 1:
                 raise ValueError(
                     f"`KroneckerBlock` needs weights that come before their bias in the layer, got {listed}. Give the "
-                    "bias a block of its own."
+                    "bias its own block."
                 )
-            blocks[leaves] = ExactBlock()  # a bias whose weights are fixed
+            blocks[leaves] = ExactBlock()  # a bias whose weights are not parameters
     return blocks
 
 
@@ -222,26 +219,18 @@ def _join(path: str, field: str) -> str:
     return ".".join(part for part in (path, field) if part)
 
 
-def ways_out(name: str) -> str:
-    """What to do about an array that KFAC has no rule for."""
+def hint_for(name: str) -> str:
+    """How to handle an array that KFAC has no rule for."""
     return (
-        f"Ways out: a rule, `KFAC(..., rules={{MyLayer: KroneckerBlock('weight', 'bias')}})` by type or path; the "
-        f"diagonal alone, `rules={{'{name}': DiagonalBlock()}}`; the same value for all particles, by `split`; or "
+        f"Give a rule by type or path, `KFAC(..., rules={{MyLayer: KroneckerBlock('weight', 'bias')}})`; keep only the "
+        f"diagonal, `rules={{'{name}': DiagonalBlock()}}`; give all particles the same value, by `split`; or use "
         "`Fisher(model, likelihood, diagonal=True)` for the whole network."
     )
 
 
-def _check_small(name: str, shape: tuple[int, ...]) -> None:
-    if int(np.prod(shape)) > EXACT_UP_TO:
-        raise ValueError(
-            f"`KFAC` has no rule for `{name or 'the array'}` of shape {shape}, which is larger than the {EXACT_UP_TO} "
-            f"entries that get an exact block of their own. {ways_out(name)}"
-        )
-
-
 def _check_piece(piece: Piece, space: Space) -> None:
     shapes = [space.layout.shapes[leaf] for leaf in piece.leaves]
-    if isinstance(piece.block, UnitwiseBlock) and len({int(np.prod(shape)) for shape in shapes}) > 1:
+    if isinstance(piece.block, UnitwiseBlock) and len({math.prod(shape) for shape in shapes}) > 1:
         raise ValueError(f"`UnitwiseBlock` needs arrays of equal size, got {piece.name} of shapes {shapes}.")
     if isinstance(piece.block, KroneckerBlock):
         if not all(isinstance(space.supports[leaf], Real) for leaf in piece.leaves):

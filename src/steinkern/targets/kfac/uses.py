@@ -7,7 +7,7 @@ outputs at all positions. For uses in the body of a `scan`, its steps are a furt
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax.extend.core import Literal
 from jaxtyping import Array
 
 from .equations import READERS, Reading
-from .rules import ways_out
+from .rules import hint_for
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr", "closed_call": "call_jaxpr"}
 _LAYOUT = ("transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy")
@@ -23,7 +23,7 @@ _SUMS = ("add", "add_any")
 
 
 class Layer(NamedTuple):
-    """The weights of a block, by the number of their leaf, and their bias."""
+    """A layer's weights and bias, by the indices of their leaves in the parameters."""
 
     leaf: int
     name: str
@@ -62,22 +62,22 @@ class Use(NamedTuple):
     Args:
         layer: the layer whose weights are used.
         shape, dtype: the shape and dtype of the result.
+        lengths: the lengths of the enclosing scans, outermost first.
         feature_axis: the axis of the result that numbers outputs; all others are positions.
         groups: the number of groups of a convolution.
         inputs: maps the equation's operands to the inputs, (positions, groups, inputs), or to the indices of a lookup,
             (positions,).
-        result: of a convolution, computes the result as a product of the inputs and the weights; `None` elsewhere.
-        lengths: the lengths of the enclosing scans, outermost first.
+        result: for a convolution, computes the result as a product of the inputs and the weights; `None` otherwise.
     """
 
     layer: Layer
     shape: tuple[int, ...]
     dtype: Any
+    lengths: tuple[int, ...]
     feature_axis: int
     groups: int
     inputs: Callable[..., Array]
-    result: Callable[[Array, Array], Array] | None = None
-    lengths: tuple[int, ...] = ()
+    result: Callable[[Array, Array], Array] | None
 
     def idle_tap(self) -> Array:
         """Zeros that are added to the result; the gradient in them is the gradient in the result."""
@@ -90,44 +90,145 @@ class Use(NamedTuple):
         return last.reshape(*values.shape[: values.ndim - inner], -1, self.shape[self.feature_axis])
 
 
-class Enter(NamedTuple):
-    """A step into the jaxpr of a call."""
+class Program(NamedTuple):
+    """A jaxpr with a step for each equation.
+
+    A step is a use of weights, a `Program` that the equation calls, a `Scan`, or `None` where the equation is evaluated
+    as it is.
+    """
 
     jaxpr: Any
     consts: Any
+    steps: list[Any]
 
 
-class Loop(NamedTuple):
-    """A step into the body of a scan; its first `num_consts` arguments are the same at every step."""
+class Scan(NamedTuple):
+    """A scan whose body uses weights; its first `num_consts` arguments are the same at every step."""
 
-    jaxpr: Any
-    consts: Any
-    length: int
+    body: Program
     num_consts: int
     num_carry: int
+    num_uses: int
 
 
-Step: TypeAlias = Use | Enter | Loop | Mark | None
+class Uses:
+    """The uses of layers' weights in a model, found in one walk over its jaxpr.
 
+    Args:
+        closed: the model's closed jaxpr, whose first arguments are the leaves of the parameters.
+        layers: the layers; `ValueError` for one whose weights are used in a way that cannot be followed.
 
-class Found(NamedTuple):
-    """The uses of all layers in order, how often each bias is added to a product, and layers with other uses of it."""
+    Attributes:
+        program: the jaxpr with its steps.
+        ordered: all uses, in the order of the program.
+    """
 
-    uses: list[Use]
-    added: Counter[int]
-    elsewhere: set[int]
-
-    def of(self, layer: Layer) -> list[int]:
-        """The indices of this layer's uses."""
-        return [i for i, use in enumerate(self.uses) if use.layer == layer]
+    def __init__(self, closed: Any, layers: list[Layer]):
+        self.ordered: list[Use] = []
+        self._bias_uses: Counter[int] = Counter()
+        self._layers_with_other_uses: set[int] = set()
+        marks = _mark_arguments(closed.jaxpr, layers)
+        self.program = self._walk(closed.jaxpr, closed.consts, marks, ())
+        self._note_other_uses(_marks_of(closed.jaxpr.outvars, marks), "the model returns it")
+        for layer in layers:
+            groups = {use.groups for use in self._of(layer)}
+            if not groups:
+                raise _refusal(layer, "the model never uses it")
+            if len(groups) > 1:
+                raise _refusal(layer, "the model uses it with several numbers of groups")
 
     def adds_bias(self, layer: Layer) -> bool:
         """Whether the bias is added once to every product, before any other operation."""
-        simple = layer.leaf not in self.elsewhere and self.added[layer.leaf] == len(self.of(layer))
-        return layer.bias is not None and simple and all(self.uses[i].groups == 1 for i in self.of(layer))
+        if layer.bias is None or layer.leaf in self._layers_with_other_uses:
+            return False
+        uses = self._of(layer)
+        return self._bias_uses[layer.leaf] == len(uses) and all(use.groups == 1 for use in uses)
+
+    def _of(self, layer: Layer) -> list[Use]:
+        return [use for use in self.ordered if use.layer == layer]
+
+    def _walk(self, jaxpr: Any, consts: Any, marks: Marks, lengths: tuple[int, ...]) -> Program:
+        """The program of a jaxpr inside scans of these lengths; adds the marks of all its variables to `marks`."""
+        steps = []
+        for equation in jaxpr.eqns:
+            operands = _marks_of(equation.invars, marks)
+            steps.append(self._step(equation, operands, marks, lengths) if any(operands) else None)
+        return Program(jaxpr, consts, steps)
+
+    def _step(
+        self, equation: Any, operands: list[Mark | None], marks: Marks, lengths: tuple[int, ...]
+    ) -> Use | Program | Scan | None:
+        """The step of an equation some of whose operands are marked; marks its results."""
+        name = equation.primitive.name
+        if name in _CALLS:
+            inner, consts = _opened(equation.params[_CALLS[name]])
+            inner_marks = _matched(inner.invars, operands)
+            program = self._walk(inner, consts, inner_marks, lengths)
+            marks.update(_matched(equation.outvars, _marks_of(inner.outvars, inner_marks)))
+            return program
+        if name == "scan":
+            return self._scan(equation, operands, lengths)
+        index = next((i for i, mark in enumerate(operands) if isinstance(mark, Weight)), None)
+        if index is not None:
+            return self._weight_step(equation, index, operands, marks, lengths)
+        mark = operands[0]
+        layer = _layer_of_sum(operands) if name in _SUMS else None
+        if name in _LAYOUT and isinstance(mark, Bias | Product):
+            marks[equation.outvars[0]] = mark._replace(axis=_moved_axis(equation, mark.axis))
+        elif layer is not None:
+            self._bias_uses[layer.leaf] += 1
+        else:
+            self._note_other_uses(operands)
+        return None
+
+    def _scan(self, equation: Any, operands: list[Mark | None], lengths: tuple[int, ...]) -> Scan:
+        """A scan. Of its arguments, those that are the same at every step keep their marks in the body."""
+        inner, consts = _opened(equation.params["jaxpr"])
+        num_consts, num_carry = _count_arguments(equation, inner)
+        self._note_other_uses(operands[num_consts:], "the model scans over it, or carries it through a scan")
+        marks = _matched(inner.invars[:num_consts], operands[:num_consts])
+        before = len(self.ordered)
+        program = self._walk(inner, consts, marks, (*lengths, equation.params["length"]))
+        self._note_other_uses(_marks_of(inner.outvars, marks), "the model returns it")
+        return Scan(program, num_consts, num_carry, len(self.ordered) - before)
+
+    def _weight_step(
+        self, equation: Any, index: int, operands: list[Mark | None], marks: Marks, lengths: tuple[int, ...]
+    ) -> Use | None:
+        """The step of an equation whose operand `index` is a layer's weights."""
+        mark = operands[index]
+        assert isinstance(mark, Weight)
+        name, result, (layer, axes) = equation.primitive.name, equation.outvars[0], mark
+        if name == "transpose":
+            marks[result] = Weight(layer, tuple(axes[axis] for axis in equation.params["permutation"]))
+            return None
+        if name in ("convert_element_type", "copy"):
+            marks[result] = mark
+            return None
+        if name not in READERS:
+            raise _refusal(layer, f"the model uses it by the operation `{name}`")
+        others = [*operands[:index], *operands[index + 1 :]]
+        if any(isinstance(other, Weight) for other in others):
+            raise _refusal(layer, "the model multiplies weights with weights")
+        self._note_other_uses(others)
+        reading = READERS[name](equation, index, axes, layer.output_axis)
+        if not isinstance(reading, Reading):
+            raise _refusal(layer, f"the model uses it by the operation `{name}`, {reading}")
+        marks[result] = Product(layer, reading.feature_axis)
+        use = Use(layer, result.aval.shape, result.aval.dtype, lengths, *reading)
+        self.ordered.append(use)
+        return use
+
+    def _note_other_uses(self, marks: list[Mark | None], reason: str = "") -> None:
+        """Note layers whose bias or product is among these marks; refuse weights for this reason."""
+        for mark in marks:
+            if isinstance(mark, Weight):
+                raise _refusal(mark.layer, reason)
+            if mark is not None:
+                self._layers_with_other_uses.add(mark.layer.leaf)
 
 
-def marks_of(jaxpr: Any, layers: list[Layer]) -> Marks:
+def _mark_arguments(jaxpr: Any, layers: list[Layer]) -> Marks:
     """The marks of a model's arguments, which are the leaves of the parameters."""
     marks: Marks = {}
     for layer in layers:
@@ -142,144 +243,42 @@ def marks_of(jaxpr: Any, layers: list[Layer]) -> Marks:
     return marks
 
 
-def find_uses(jaxpr: Any, layers: list[Layer]) -> Found:
-    """All uses of the layers' weights in a model; `ValueError` for uses that cannot be followed."""
-    found = Found([], Counter(), set())
-    marks = marks_of(jaxpr, layers)
-    _search(jaxpr, marks, found, ())
-    _note_returned(jaxpr, marks, found)
-    for layer in layers:
-        if not found.of(layer):
-            raise _refusal(layer, "the model never uses it")
-        if len({found.uses[i].groups for i in found.of(layer)}) > 1:
-            raise _refusal(layer, "the model uses it with several numbers of groups")
-    return found
+def _marks_of(variables: list[Any], marks: Marks) -> list[Mark | None]:
+    return [None if isinstance(variable, Literal) else marks.get(variable) for variable in variables]
 
 
-def _search(jaxpr: Any, marks: Marks, found: Found, lengths: tuple[int, ...]) -> None:
-    for equation in jaxpr.eqns:
-        step = step_of(equation, marks)
-        given = marks_of_operands(equation, marks)
-        if isinstance(step, Use):
-            found.uses.append(step._replace(lengths=lengths))
-            _note(equation, [mark for mark in given if not isinstance(mark, Weight)], found)
-        elif isinstance(step, Enter):
-            inner = inner_marks(step, given)
-            _search(step.jaxpr, inner, found, lengths)
-            leave(step, inner, equation, marks)
-            continue
-        elif isinstance(step, Loop):
-            inner = inner_marks(step, given)
-            _note(equation, given[step.num_consts :], found)
-            _search(step.jaxpr, inner, found, (*lengths, step.length))
-            _note_returned(step.jaxpr, inner, found)
-        elif step is None:
-            _note(equation, given, found)
-        mark_results(equation, step, marks)
+def _matched(variables: list[Any], marks: list[Mark | None]) -> Marks:
+    return {variable: mark for variable, mark in zip(variables, marks, strict=True) if mark is not None}
 
 
-def step_of(equation: Any, marks: Marks) -> Step:
-    """The kind of an equation; `None` for one that does not involve weights."""
-    given = marks_of_operands(equation, marks)
-    if not any(given):
-        return None
+def _opened(jaxpr: Any) -> tuple[Any, Any]:
+    """The jaxpr and the constants of a jaxpr, closed or not."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def _moved_axis(equation: Any, axis: int | None) -> int | None:
+    """Where an equation that moves entries puts an axis of its operand; `None` if it is lost."""
     name, parameters = equation.primitive.name, equation.params
-    if name in _CALLS:
-        inner = parameters[_CALLS[name]]
-        return Enter(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()))
-    if name == "scan":
-        body = parameters["jaxpr"]
-        inner, consts = getattr(body, "jaxpr", body), getattr(body, "consts", ())
-        num_consts, num_carry = _count_arguments(equation, inner)
-        _check_scanned(given[num_consts:])
-        return Loop(inner, consts, parameters["length"], num_consts, num_carry)
-    weights = [place for place, mark in enumerate(given) if isinstance(mark, Weight)]
-    if weights:
-        return _weight_step(equation, given, weights)
-    mark = given[0]
-    return _rearranged(equation, mark) if isinstance(mark, Bias | Product) and name in _LAYOUT else None
-
-
-def _rearranged(equation: Any, mark: Bias | Product) -> Bias | Product:
-    """The mark of the result of an equation that moves entries."""
-    name, parameters, axis = equation.primitive.name, equation.params, mark.axis
-    if axis is None:
-        return mark
     before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if axis is None:
+        return None
     if name == "transpose":
-        return mark._replace(axis=parameters["permutation"].index(axis))
+        return parameters["permutation"].index(axis)
     if name == "broadcast_in_dim":
-        return mark._replace(axis=parameters["broadcast_dimensions"][axis])
+        return parameters["broadcast_dimensions"][axis]
     if before == after:
-        return mark
+        return axis
     # Reshaped or squeezed: the axis of the same length with as many entries before it, if there is one.
     first = math.prod(before[:axis])
-    same = (place for place in range(len(after)) if after[place] == before[axis] and math.prod(after[:place]) == first)
-    return mark._replace(axis=next(same, None))
+    return next((j for j in range(len(after)) if after[j] == before[axis] and math.prod(after[:j]) == first), None)
 
 
-def _weight_step(equation: Any, given: list[Mark | None], weights: list[int]) -> Step:
-    name, place = equation.primitive.name, weights[0]
-    mark = given[place]
-    assert isinstance(mark, Weight)
-    layer, axes = mark
-    if name == "transpose":
-        return Weight(layer, tuple(axes[axis] for axis in equation.params["permutation"]))
-    if name in ("convert_element_type", "copy"):
-        return mark
-    if name not in READERS:
-        raise _refusal(layer, f"the model uses it by the operation `{name}`")
-    if len(weights) > 1:
-        raise _refusal(layer, "the model multiplies weights with weights")
-    reading = READERS[name](equation, place, axes, layer.output_axis)
-    if not isinstance(reading, Reading):
-        raise _refusal(layer, f"the model uses it by the operation `{name}`, {reading}")
-    result = equation.outvars[0].aval
-    axes = reading.feature_axis, reading.groups
-    return Use(layer, result.shape, result.dtype, *axes, reading.inputs, reading.result)
-
-
-def marks_of_operands(equation: Any, marks: Marks) -> list[Mark | None]:
-    """The mark of every operand."""
-    return [None if isinstance(operand, Literal) else marks.get(operand) for operand in equation.invars]
-
-
-def inner_marks(step: Enter | Loop, given: list[Mark | None]) -> Marks:
-    """The marks of the arguments of an inner jaxpr; for a scan only of the arguments that are constant."""
-    kept = given[: step.num_consts] if isinstance(step, Loop) else given
-    return {own: mark for own, mark in zip(step.jaxpr.invars, kept, strict=False) if mark is not None}
-
-
-def leave(step: Enter, inner: Marks, equation: Any, marks: Marks) -> None:
-    """Copy the marks of an inner jaxpr's results to the results of its call."""
-    for outer, own in zip(equation.outvars, step.jaxpr.outvars, strict=True):
-        if not isinstance(own, Literal) and own in inner:
-            marks[outer] = inner[own]
-
-
-def mark_results(equation: Any, step: Step, marks: Marks) -> None:
-    """Mark the result of an equation other than a call."""
-    if isinstance(step, Use):
-        marks[equation.outvars[0]] = Product(step.layer, step.feature_axis)
-    elif isinstance(step, Weight | Bias | Product):
-        marks[equation.outvars[0]] = step
-
-
-def _note(equation: Any, given: list[Mark | None], found: Found) -> None:
-    """Count biases that are added to their product; note layers whose bias or product is used otherwise."""
-    marked = [mark for mark in given if mark is not None]
-    if equation.primitive.name in _SUMS and _are_bias_and_product(marked):
-        found.added[marked[0].layer.leaf] += 1
-        return
-    found.elsewhere.update(mark.layer.leaf for mark in marked)
-
-
-def _are_bias_and_product(marked: list[Mark]) -> bool:
-    """Whether these are a layer's bias and product with outputs along the same axis."""
-    if {type(mark) for mark in marked} != {Bias, Product} or len({mark.layer for mark in marked}) > 1:
-        return False
-    axes = {mark.axis for mark in marked if isinstance(mark, Bias | Product)}
-    return len(axes) == 1 and None not in axes
+def _layer_of_sum(marks: list[Mark | None]) -> Layer | None:
+    """The layer whose bias and product are the operands of a sum, with outputs along the same axis."""
+    match marks:
+        case [Bias(layer, axis), Product(other, other_axis)] | [Product(layer, axis), Bias(other, other_axis)]:
+            return layer if layer == other and axis == other_axis and axis is not None else None
+    return None
 
 
 def _count_arguments(equation: Any, body: Any) -> tuple[int, int]:
@@ -297,24 +296,8 @@ def _count_arguments(equation: Any, body: Any) -> tuple[int, int]:
     return number_of_equal(equation.invars, body.invars) - num_carry, num_carry
 
 
-def _check_scanned(given: list[Mark | None]) -> None:
-    for mark in given:
-        if isinstance(mark, Weight):
-            raise _refusal(mark.layer, "the model scans over it, or carries it through a scan")
-
-
-def _note_returned(jaxpr: Any, marks: Mapping[Any, Mark], found: Found) -> None:
-    """Refuse weights among the results; note layers whose bias or product is one, which may be used otherwise."""
-    for result in jaxpr.outvars:
-        mark = None if isinstance(result, Literal) else marks.get(result)
-        if isinstance(mark, Weight):
-            raise _refusal(mark.layer, "the model returns it")
-        if mark is not None:
-            found.elsewhere.add(mark.layer.leaf)
-
-
 def _refusal(layer: Layer, reason: str) -> ValueError:
     return ValueError(
         f"`KFAC` cannot follow `{layer.name or 'the array'}`: {reason}. It follows products such as `weight @ x` and "
-        f"`x @ weight.T`, convolutions and lookups, also in `vmap` and `scan`. {ways_out(layer.name)}"
+        f"`x @ weight.T`, convolutions and lookups, also in `vmap` and `scan`. {hint_for(layer.name)}"
     )

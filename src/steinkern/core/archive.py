@@ -1,0 +1,293 @@
+"""Saved results and checkpoints: `.npz` files, written atomically and read only where they are whole.
+
+The members of a file are the arrays of a tree, named by their paths, and two texts: `meta`, the rest of the tree as
+JSON, and `sha256`, over the names, types, shapes and bytes of all others. Reading executes no code of the file.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import hashlib
+import importlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import equinox as eqx
+import filelock
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from .multihost import on_host
+from .types import PyTree, warn_caller
+
+Json = Any
+Arrays = dict[str, np.ndarray]
+
+_ARRAY = np.ndarray | np.generic | jax.Array
+_PACKAGE = f"{__name__.partition('.')[0]}."
+_NUM_CHECKPOINTS = 2  # in a directory, so that a damaged file does not cost the run
+
+
+class CheckpointError(OSError, ValueError):
+    """A checkpoint could not be written, or belongs to another run than the one that would resume from it.
+
+    Attributes:
+        result: where it could not be written, for example because the disk is full: the run's result up to that step.
+            The last good checkpoint is intact.
+        differences: where it belongs to another run, the names of what differs.
+    """
+
+    def __init__(self, text: str, differences: tuple[str, ...] = ()):
+        super().__init__(text)
+        self.result: Any = None
+        self.differences = differences
+
+
+class DamagedFileError(ValueError):
+    """A file is truncated or altered, or is none of steinkern."""
+
+
+# Trees.
+
+
+def pack(value: PyTree, arrays: Arrays, name: str) -> Json:
+    """A tree as JSON; its arrays are added to `arrays`, named by their paths below `name`.
+
+    It may hold numbers, texts, enumerations, dataclasses and named tuples of this package, dictionaries, lists and
+    tuples. Of other classes, such as a user's module, only the arrays are packed: `unpack` takes a template for them.
+    """
+    if isinstance(value, _ARRAY):
+        return _pack_array(value, arrays, name)
+    if _is_record(type(value)):
+        return _pack_record(value, arrays, name)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if foreign_class(value):
+        return pack_leaves(value, arrays, name)
+    if isinstance(value, dict):
+        return {"dict": [[key, pack(entry, arrays, f"{name}/{key}")] for key, entry in value.items()]}
+    return {type(value).__name__: [pack(entry, arrays, f"{name}/{i}") for i, entry in enumerate(value)]}
+
+
+def pack_leaves(tree: PyTree, arrays: Arrays, name: str) -> Json:
+    """A tree of any classes as JSON, without its structure; `None` for leaves other than arrays."""
+    leaves = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        inside = f"{name}/{jax.tree_util.keystr(path, simple=True, separator='/')}"
+        leaves.append(_pack_array(leaf, arrays, inside) if isinstance(leaf, _ARRAY) else None)
+    return {"leaves": leaves, "class": foreign_class(tree)}
+
+
+def unpack(node: Json, arrays: Arrays, template: PyTree = None) -> PyTree:
+    """The tree that `pack` made JSON of.
+
+    Args:
+        node: the JSON.
+        arrays: the arrays of the file.
+        template: a tree with the structure of what has other classes; its leaves other than arrays are taken over.
+    """
+    match node:
+        case {"array": name, "jax": of_jax}:
+            # JAX would round double precision where it computes in single precision: such arrays stay NumPy's.
+            fits = jax.dtypes.canonicalize_dtype(arrays[name].dtype) == arrays[name].dtype
+            return jnp.asarray(arrays[name]) if of_jax and fits else arrays[name]
+        case {"key": name, "impl": impl}:
+            return jr.wrap_key_data(jnp.asarray(arrays[name]), impl=impl)
+        case {"enum": name, "value": value}:
+            return _class(name)(value)
+        case {"record": name, "fields": fields}:
+            return _class(name)(**{field: unpack(entry, arrays, template) for field, entry in fields.items()})
+        case {"leaves": leaves}:
+            others, structure = jax.tree_util.tree_flatten(template)
+            unpacked = [unpack(leaf, arrays) for leaf in leaves]
+            filled = [other if leaf is None else leaf for leaf, other in zip(unpacked, others, strict=True)]
+            return jax.tree_util.tree_unflatten(structure, filled)
+        case {"dict": pairs}:
+            return {key: unpack(entry, arrays, template) for key, entry in pairs}
+        case {"list": entries}:
+            return [unpack(entry, arrays, template) for entry in entries]
+        case {"tuple": entries}:
+            return tuple(unpack(entry, arrays, template) for entry in entries)
+    return node
+
+
+def foreign_class(tree: PyTree) -> str:
+    """The first class in a tree whose structure a file does not hold; empty where there is none."""
+    if type(tree) in (list, tuple):
+        return next(filter(None, map(foreign_class, tree)), "")
+    if type(tree) is dict and all(type(key) in (str, int) for key in tree):
+        return foreign_class(list(tree.values()))
+    held = tree is None or isinstance(tree, _ARRAY | bool | int | float | str)
+    return "" if held or _is_record(type(tree)) else type(tree).__name__
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a typed PRNG key."""
+    return isinstance(leaf, jax.Array) and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _is_record(kind: Any) -> bool:
+    """Whether this is an enumeration, a dataclass or a named tuple of this package; modules hold functions."""
+    named = isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum | tuple))
+    return named and kind.__module__.startswith(_PACKAGE) and not issubclass(kind, eqx.Module)
+
+
+def _pack_record(value: Any, arrays: Arrays, name: str) -> Json:
+    kind = f"{type(value).__module__}:{type(value).__qualname__}"
+    if isinstance(value, enum.Enum):
+        return {"enum": kind, "value": value.value}
+    keys = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else value._fields
+    return {"record": kind, "fields": {key: pack(getattr(value, key), arrays, f"{name}/{key}") for key in keys}}
+
+
+def _class(name: str) -> Any:
+    module, _, qualname = name.partition(":")
+    kind = getattr(importlib.import_module(module), qualname) if module.startswith(_PACKAGE) else None
+    if not _is_record(kind):
+        raise DamagedFileError(f"{name} is no record of this package.")
+    return kind
+
+
+def _pack_array(array: Any, arrays: Arrays, name: str) -> Json:
+    name = re.sub(r"[^\w./ \[\]-]", "_", name).strip("/")
+    while name in arrays:  # {"a/b": …} beside {"a": {"b": …}}
+        name += "_"
+    if is_key(array):
+        arrays[name] = np.asarray(jr.key_data(array))
+        return {"key": name, "impl": str(jr.key_impl(array))}
+    arrays[name] = on_host(array)
+    return {"array": name, "jax": isinstance(array, jax.Array)}
+
+
+# Files.
+
+
+def write(path: Path, meta: Json, arrays: Arrays) -> None:
+    """Write a file atomically: it is whole, or what was there before."""
+    text = json.dumps({"types": {name: array.dtype.name for name, array in arrays.items()}, **meta})
+    members = {name: _as_plain(array) for name, array in arrays.items()}
+    members["meta"] = np.frombuffer(text.encode(), np.uint8)
+    with replacing(path) as file:
+        np.savez(file, **members, sha256=np.frombuffer(digest(members), np.uint8))  # type: ignore[arg-type]
+
+
+def read(path: Path) -> tuple[Json, Arrays]:
+    """The JSON and the arrays of a file; `DamagedFileError` where any of its content has changed."""
+    with open(path, "rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                members = dict(archive)
+            if members.pop("sha256").tobytes() != digest(members):
+                raise ValueError("its checksum differs")
+            meta = json.loads(members.pop("meta").tobytes())
+            types = meta.pop("types")
+            return meta, {name: array.view(jnp.dtype(types[name])) for name, array in members.items()}
+        except Exception as error:  # NumPy, zipfile and zlib raise anything where bytes are damaged
+            raise DamagedFileError(f"{path} is truncated or altered, or no file of steinkern ({error})") from error
+
+
+def _as_plain(array: np.ndarray) -> np.ndarray:
+    """An array of a type that NumPy writes: of the bits of one that it does not know, such as bfloat16."""
+    if array.dtype.hasobject:
+        raise ValueError(f"a file cannot hold an array of {array.dtype.name}.")
+    array = np.asarray(array, order="C")
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.isbuiltin == 2 else array
+
+
+def digest(members: Arrays) -> bytes:
+    """A SHA-256 over the names, types, shapes and bytes of arrays."""
+    total = hashlib.sha256()
+    for name, array in sorted(members.items()):
+        total.update(f"{name} {array.dtype.name} {array.shape}".encode())
+        total.update(_as_plain(array).data)
+    return total.digest()
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside `path`, which replaces it at once where the block succeeds."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # the new name is on the disk too
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def lock_directory(directory: Path, argument: str) -> filelock.BaseFileLock:
+    """Create a directory where there is none, and lock it until the lock is released or the process ends.
+
+    Args:
+        directory: to be written to.
+        argument: the name of the argument that names it, for the `OSError` where it is locked, or cannot be written to.
+    """
+    lock = filelock.FileLock(directory / ".lock", timeout=0)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except NotImplementedError:  # a file system without locks
+        pass
+    except OSError as error:
+        in_use = "is in use: another run writes there at this moment"
+        reason = in_use if isinstance(error, filelock.Timeout) else f"cannot be written to: {error.strerror}"
+        raise OSError(f"{argument} {directory} {reason}. Choose another directory.") from error
+    return lock
+
+
+# Checkpoints.
+
+
+def save_checkpoint(directory: Path, step: int, meta: Json, arrays: Arrays) -> None:
+    """Write the checkpoint of a step, then remove all but the last two, and what killed processes have left."""
+    write(directory / f"step-{step:012d}.npz", meta, arrays)
+    for old in [*_checkpoints(directory)[:-_NUM_CHECKPOINTS], *directory.glob("step-*.partial")]:
+        with contextlib.suppress(OSError):  # it only takes up space
+            old.unlink()
+
+
+def newest_checkpoint(directory: Path, *, rename: bool = False) -> tuple[Json, Arrays] | None:
+    """The newest intact checkpoint, or `None`. Damaged ones are passed over with a warning, and renamed if asked."""
+    for path in reversed(_checkpoints(directory)):
+        try:
+            return read(path)
+        except DamagedFileError as error:
+            warn_caller(RuntimeWarning(f"{error}. The checkpoint before it is used, if there is one."))
+            if rename:  # so that it does not count among the last two
+                os.replace(path, path.with_name(f"{path.name}.damaged"))
+    return None
+
+
+def remove_checkpoints(directory: Path) -> None:
+    """Remove the checkpoints in a directory, and the directory where nothing else is in it."""
+    for path in [*directory.glob("step-*.npz*"), directory / ".lock"]:
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # not empty, or not there
+        directory.rmdir()
+
+
+def _checkpoints(directory: Path) -> list[Path]:
+    """The checkpoints in the order of their steps."""
+    return sorted(path for path in directory.glob("step-*.npz") if re.fullmatch(r"step-\d{12}\.npz", path.name))

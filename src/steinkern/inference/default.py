@@ -1,0 +1,345 @@
+"""`fit` without a sampler: the settings of the paper's method, and reference chains to compare its particles with.
+
+`choose` finds the Gaussian nearest to the target as `sample` does. Its draws are the first particles, and the sampler
+is `AutoSVGD` in its metric. With minibatches the Gaussian is that of all rows, by Newton's method from a sample of
+them, and the target is centered at its mean, where scores of minibatches have little noise. The run itself is that of
+every other `fit`. `reference_chains` then starts Hamiltonian chains at its particles: draws of the target stay draws.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.arrays import as_concrete, as_concrete_key
+from ..core.errors import explain_errors
+from ..core.particles import check_particles
+from ..core.programs import compiled
+from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, Vector
+from ..results.outcome import Cost, Diagnostics
+from ..results.result import Result
+from ..samplers.auto import AutoSVGD
+from ..samplers.hamiltonian import Hamiltonian
+from ..samplers.sampler import AbstractSampler
+from ..targets.centered import CenteredPosterior, center_posterior
+from ..targets.checks import batch_length
+from ..targets.target import AbstractTarget, Posterior
+from .arguments import as_count
+from .automatic.chains import Draws, estimate_metric, join, one_round
+from .automatic.gaussian import Gaussian
+from .automatic.randomness import even_noise, generators, transition_noise
+from .automatic.sample import as_target_or_model, candidate_starts
+from .automatic.second_component import SecondComponent, has_been_visited
+from .automatic.start import bind, find_start, in_shapes
+from .automatic.whitening import Whitening, eigh
+from .diagnostics import chain_numbers, evenly_spaced
+from .loop import evaluate, first_loop
+from .run import Run
+
+PARTICLES = 100
+STEPS, MAX_EPOCHS = 400, 8
+"""The most steps, and with minibatches the most passes over the data in them; most runs converge before."""
+CHAINS, TRANSITIONS = 100, 25
+"""Reference chains, and their transitions a round: two rounds adapt step size and metric, two are compared."""
+MAX_NUMBERS = 20_000_000  # of the draws of reference chains; more would take too much memory
+MAX_DIMENSIONS = 200  # of minibatches, whose centering takes the Hessian on all rows
+ROWS = 500  # the least number of rows in the sample of the first Gaussian; 20 a coordinate where that is more
+_CHAIN_EPOCHS, _CHAIN_BATCHES, _MIN_ROWS = 3.0, 700, 32  # of reference chains, which need about 700 batches
+_MAX_ERROR = 0.1  # standard deviation, over the particles, of the error of a log density on a sample of the rows
+_NEWTON_STEPS = 5
+_CLOSE, _MAX_STEP = 0.1, 1000.0  # standard deviations a coordinate: the last Newton step, and the longest one
+_BLOCK = 1024  # rows at a time in a pass over all of them
+_HALVINGS = 40  # of the distance from a first particle to the Gaussian's mean, until the density there is finite
+
+
+class Choice(NamedTuple):
+    """The arguments of a run, and what choosing them took."""
+
+    target: AbstractTarget | LogDensityFunction
+    sampler: AbstractSampler
+    particles: PyTree
+    num_steps: int
+    compares: bool = False
+    """Whether the particles are to be compared with reference chains: the sampler is `AutoSVGD`."""
+    other: SecondComponent | None = None
+    """Mass that particles from the nearest Gaussian do not reach."""
+    spent: np.ndarray = np.zeros(4, int)
+    """Values, gradients, Hessians and batches of them, up to the first step."""
+    epochs: float = 0.0
+    """With minibatches: passes over the data up to the first step."""
+
+
+def choose(
+    key: KeyLike, target: AbstractTarget | LogDensityFunction, sampler: AbstractSampler | None, particles: PyTree,
+    data: Batch, start: PyTree, num_particles: int | None, num_steps: int | None, batch_size: int | None,
+) -> Choice:  # fmt: skip
+    """Choose what a call of `fit` leaves open: particles, a sampler, a number of steps. The arguments are its own.
+
+    Raises:
+        ValueError: the density has no finite mass that can be found, or the target draws minibatches itself.
+    """
+    key, target = as_concrete_key(key), as_target_or_model(target)
+    compares = sampler is None
+    if sampler is None and isinstance(particles, Result) and isinstance(particles.sampler, AutoSVGD):
+        sampler = particles.sampler
+    if particles is None and start is None and not target.has_prior:
+        raise ValueError("`particles` or `start` must be given: particles, or one particle's parameters as `start`.")
+    if target.sampled_rows(None, None):
+        raise ValueError(
+            "`target` draws minibatches, and a fit without a sampler needs all data: leave `subsample_size` out of the "
+            "model's plates, or use `fit` with a sampler and particles."
+        )
+    number = as_count("num_particles", PARTICLES if num_particles is None else num_particles)
+    data = as_concrete("data", data)
+    target.check_data(data, batch_size)
+    max_steps = STEPS if batch_size is None else min(STEPS, max(1, MAX_EPOCHS * batch_length(data) // batch_size))
+    steps = as_count("num_steps", max_steps if num_steps is None else num_steps)
+    if sampler is not None and particles is not None and batch_size is None:  # it continues a run
+        return Choice(target, sampler, particles, steps, compares)
+    starts = candidate_starts(key, target, start) if particles is None else _one_by_one(particles)
+    first = next(starts)
+    with explain_errors(*in_shapes(first, data)):
+        bound, particle, rows = bind(target, first, data)
+        bound.bound_space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
+    others = (bind(target, other, None)[1] for other in chain([first], starts))
+    for_start, for_particles = generators(key, 2)
+    part = rows if batch_size is None else _sample_of_rows(for_start, bound, rows)
+    search = find_start(for_start, bound, others, part, 1)
+    if search.problem is not None:
+        raise ValueError(search.problem.text)
+    nearest, spent, epochs = search.nearest, search.spent, 0.0
+    if batch_size is not None:
+        centered, nearest, passes = center_on_rows(bound, nearest, rows)
+        epochs = float(spent[3] * batch_length(part) / batch_length(rows) + passes)
+        spent = spent + np.array([0, passes, passes, passes])
+        target = centered if compares else target
+    sampler = AutoSVGD(nearest.whitening.metric(), float(steps)) if sampler is None else sampler
+    if particles is None:
+        particles = _draw(for_particles, sampler, bound, nearest, part, number, jax.tree.leaves(particle)[0].dtype)
+    return Choice(target, sampler, particles, steps, compares, search.other, spent, epochs)
+
+
+def _one_by_one(particles: PyTree) -> Iterator[PyTree]:
+    values = particles.particles if isinstance(particles, Result) else particles
+    check_particles(values)
+    leaves = jax.tree.map(np.asarray, values)
+    for i in range(len(jax.tree.leaves(leaves)[0])):
+        yield jax.tree.map(lambda leaf, i=i: leaf[i], leaves)
+
+
+def _draw(
+    random: np.random.Generator, sampler: AbstractSampler, target: AbstractTarget, nearest: Gaussian, data: Batch,
+    number: int, dtype: Any,
+) -> PyTree:  # fmt: skip
+    """Particles of the nearest Gaussian, those outside of the support moved towards its mean until they are inside."""
+    points, mean = nearest.cloud(even_noise(random, number, len(nearest.mean))), nearest.mean
+    for _ in range(_HALVINGS):
+        evaluation = evaluate(sampler, target, jax.device_put(points.astype(dtype)), data)
+        good = np.isfinite(evaluation.log_densities) & np.asarray(evaluation.smooth)
+        if good.all():
+            return jax.tree.map(np.asarray, evaluation.particles)
+        points = np.where(good[:, None], points, (points + mean) / 2)
+    raise ValueError(
+        "`start` leads to where the log density or its gradient is not finite: the Gaussian nearest to the target has "
+        "draws there. Start elsewhere, or declare the support with `support=`."
+    )
+
+
+def _sample_of_rows(random: np.random.Generator, target: AbstractTarget, data: Batch) -> Batch:
+    """The rows on which the first Gaussian is found."""
+    d, rows = target.bound_space.layout.size, batch_length(data)
+    if not isinstance(target, Posterior):
+        raise ValueError("`batch_size` without a sampler needs a `Posterior`, got another target.")
+    if d > MAX_DIMENSIONS:
+        raise ValueError(
+            f"`batch_size` without a sampler takes at most {MAX_DIMENSIONS} coordinates, because it needs the "
+            f"Hessian on all rows, got {d}. Give a sampler, such as `matrix_svgd('average', Fisher(...))`."
+        )
+    chosen = np.sort(random.choice(rows, min(rows, max(ROWS, 20 * d)), replace=False))
+    return jax.tree.map(lambda leaf: leaf[chosen], data)
+
+
+def center_on_rows(target: AbstractTarget, nearest: Gaussian, data: Batch) -> tuple[CenteredPosterior, Gaussian, int]:
+    """The posterior centered near its mode on all rows, the Gaussian there, and the passes over the data.
+
+    Newton's method starts at the Gaussian's mean. Where it does not come to the mode, the scores of minibatches are
+    unbiased but have more noise.
+
+    Args:
+        target: bound to its space.
+        nearest: near the posterior, such as the Gaussian of a sample of the rows.
+        data: all rows.
+    """
+    assert isinstance(target, Posterior)
+    mean, precision, passes, step, length = nearest.mean, nearest.precision, 0, np.zeros(1), np.inf
+    while passes < _NEWTON_STEPS and length > _CLOSE:
+        mean = mean + step
+        sums = _derivatives(target, jax.device_put(mean.astype(jnp.result_type(float))), data)
+        gradient, hessian, prior_gradient, prior_hessian = (np.asarray(part, np.float64) for part in sums)
+        curvature, passes = -(hessian + prior_hessian), passes + 1
+        curvature = (curvature + curvature.T) / 2
+        values, _ = eigh(curvature)
+        if values[0] > 1e-10 * values[-1]:  # false for NaN
+            precision = curvature
+        whitening = Whitening.of_precision(precision)
+        white = whitening.pull_scores(gradient + prior_gradient)
+        length = float(np.sqrt(np.mean(white**2)))
+        step = whitening.unwhiten(white / max(1.0, length / _MAX_STEP))
+    centered = center_posterior(target, *map(jax.device_put, (mean, gradient, hessian)))
+    return centered, nearest._replace(mean=mean, precision=precision), passes
+
+
+@compiled
+def _derivatives(target: AbstractTarget, point: Vector, data: Batch) -> tuple[Any, Any, Any, Any]:
+    """Gradient and Hessian of the log-likelihood of all rows, and of the prior."""
+
+    def total(vector: Vector, rows: Batch) -> Any:
+        return jnp.sum(target.log_examples(vector, rows))
+
+    def derivatives(rows: Batch) -> tuple[Any, Any]:
+        return jax.grad(total)(point, rows), jax.hessian(total)(point, rows)
+
+    return *_sum_over_blocks(derivatives, data), jax.grad(target.log_base)(point), jax.hessian(target.log_base)(point)
+
+
+@compiled
+def log_densities_on_all_rows(target: AbstractTarget, points: Points, data: Batch) -> Any:
+    """The log density at points, up to a constant, in float32 as well."""
+
+    def likelihood(rows: Batch) -> Any:
+        reference = target.log_examples(points[0], rows)  # differences by row are small: float32 holds their sum
+        return jax.vmap(lambda point: jnp.sum(target.log_examples(point, rows) - reference))(points)
+
+    return _sum_over_blocks(likelihood, data) + jax.vmap(target.log_base)(points)
+
+
+def _sum_over_blocks(function: Callable[[Batch], Any], data: Batch) -> Any:
+    """The sum of a function of rows over blocks of all rows."""
+    rows = batch_length(data)
+    blocks = (rows - 1) // _BLOCK
+    rest = rows - blocks * _BLOCK
+    first = jax.tree.map(lambda leaf: leaf[:rest], data)
+    others = jax.tree.map(lambda leaf: leaf[rest:].reshape(blocks, _BLOCK, *leaf.shape[1:]), data)
+
+    def add(sums: Any, block: Batch) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, function(block)), None
+
+    return jax.lax.scan(add, function(first), others)[0]
+
+
+def reference_chains(
+    key: KeyLike, choice: Choice, run: Run, particles: PyTree, diagnostics: Diagnostics
+) -> Diagnostics:
+    """The diagnostics with the particles' means and standard deviations beside those of chains, and the cost.
+
+    Args:
+        key: of the `fit`.
+        choice: of the run.
+        run: at its end.
+        particles: its last particles, in their own coordinates.
+        diagnostics: of the particles.
+    """
+    sampler: Any = run.sampler
+    n, d = run.loop.state.points.shape
+    first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles)
+    target, particle, data = bind(run.target_now, first, run.data)
+    points = np.asarray(run.loop.state.points).astype(jax.tree.leaves(particle)[0].dtype)
+    random, problem, rows = generators(as_concrete_key(key), 3)[2], "", data
+    spent = choice.spent + np.array([0, n * run.done, 0, run.done])
+    if CHAINS * 2 * TRANSITIONS * d > MAX_NUMBERS:
+        problem = f"draws in {d:,} dimensions take too much memory"
+    elif run.batch_size is not None:
+        rows, problem = sample_for_chains(random, sampler, target, points, data)
+    if problem:
+        diagnostics = replace(diagnostics, not_checked=(*diagnostics.not_checked, f"reference chains: {problem}"))
+        evaluations = np.zeros(4, int)
+    else:
+        draws, evaluations = run_chains(random, target, points, Whitening.of(sampler.metric), rows)
+        diagnostics = compare(diagnostics, points, draws)
+        if choice.other is not None and not has_been_visited(choice.other, draws.points):
+            diagnostics = replace(diagnostics, missed_component=choice.other.in_words())
+    epochs = 0.0
+    if run.batch_size is not None:
+        visited = run.done * run.batch_size + evaluations[3] * batch_length(rows)
+        epochs = float(choice.epochs + 1 + visited / batch_length(data))
+    return replace(diagnostics, cost=replace(Cost(*map(int, spent + evaluations)), epochs=epochs))
+
+
+def sample_for_chains(
+    random: np.random.Generator, sampler: AbstractSampler, target: AbstractTarget, points: np.ndarray, data: Batch
+) -> tuple[Batch, str]:
+    """Rows on which chains of a `CenteredPosterior` may run, and the reason why they may not, empty without one.
+
+    At the points the log density on these rows must be that on all rows, up to a constant. This takes a pass over the
+    data: the scatter of the sample's rows would not tell of rare rows that it does not have.
+
+    Args:
+        random: draws the rows.
+        sampler: of the run.
+        target: bound to its space.
+        points: the particles.
+        data: all rows.
+    """
+    number = min(max(int(_CHAIN_EPOCHS * batch_length(data) / _CHAIN_BATCHES), _MIN_ROWS), batch_length(data))
+    chosen = random.choice(batch_length(data), number, replace=False)
+    rows, on_device = jax.tree.map(lambda leaf: leaf[chosen], data), jax.device_put(points)
+    on_sample = np.asarray(evaluate(sampler, target, on_device, rows).log_densities, np.float64)
+    error = float(np.std(on_sample - np.asarray(log_densities_on_all_rows(target, on_device, data))))
+    if error <= _MAX_ERROR:
+        return rows, ""
+    return rows, (
+        f"on {number} rows the log density differs by {error:.2g} from that on all rows, since its curvature changes "
+        "within the mass"
+    )
+
+
+def run_chains(
+    random: np.random.Generator, target: AbstractTarget, points: np.ndarray, whitening: Whitening, data: Batch
+) -> tuple[Draws, np.ndarray]:
+    """The draws of chains after two rounds of warm-up, and the values, gradients, Hessians and batches that they took.
+
+    Args:
+        random: draws the momenta and jumps.
+        target: bound to its space, in the precision of the points.
+        points: (n, d) the particles. Every chain starts at one; of many particles, evenly spaced ones start a chain.
+        whitening: the metric of the first round.
+        data: the rows.
+    """
+    n, d = points.shape
+    starts = evenly_spaced(n, CHAINS) if n > CHAINS else np.resize(np.arange(n), CHAINS)
+    precision = whitening.root**2 if whitening.root.ndim == 1 else whitening.root.T @ whitening.root
+    sampler = Hamiltonian(whitening.metric(), jax.device_put(np.asarray(d**-0.25, points.dtype)))
+    state = first_loop(sampler, target, jax.device_put(points[starts]), data, jax.device_put(np.int32(0))).state
+    spent, rounds = np.array([0, CHAINS, 0, 1]), []
+    for rate in (1.0, 1.0, 0.0, 0.0):
+        noise = transition_noise(random, sampler, TRANSITIONS, CHAINS, d, points.dtype)
+        state, step, draws = one_round(
+            noise, target, sampler, state, data, jax.device_put(np.asarray(rate, points.dtype))
+        )
+        draws = draws.on_host()
+        leaps = int(np.sum(draws.leaps))
+        spent = spent + np.array([0, leaps * CHAINS + TRANSITIONS * (CHAINS // 2), 0, leaps + TRANSITIONS])
+        if rate:
+            sampler = Hamiltonian(estimate_metric(draws, precision), step)
+        else:
+            rounds.append(draws)
+    return join(rounds), spent
+
+
+def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Draws) -> Diagnostics:
+    """The diagnostics with the particles' means and standard deviations beside those of the draws of chains.
+
+    The stated errors are the difference and the chains' standard error in quadrature.
+    """
+    numbers, x = chain_numbers(draws.points, draws.scores, draws.acceptance), points.astype(np.float64)
+    sd = draws.points.std(axis=(0, 1))
+    sd = np.where(sd > 0, sd, 1)
+    differences, ratios = (x.mean(axis=0) - draws.points.mean(axis=(0, 1))) / sd, x.std(axis=0) / sd
+    numbers = numbers._replace(
+        mean_errors=np.hypot(differences, numbers.mean_errors), sd_errors=np.hypot(ratios - 1, numbers.sd_errors)
+    )
+    return replace(diagnostics, **numbers._asdict(), mean_differences=differences, sd_ratios=ratios)

@@ -1,0 +1,282 @@
+"""Symmetric operators that may be averaged, then factorised into metrics.
+
+Curvature is linear: it is averaged over particles and decayed over minibatches. A metric (see `metrics`) is a
+factorised positive definite matrix, Q = RᵀR, which whitens and solves. With two types nobody averages factors by
+accident, and both keep the structure (diagonal, Kronecker, blocks).
+
+Batches of operators are ordinary operators whose arrays carry a leading axis, used under `jax.vmap`.
+"""
+
+import abc
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..core.types import Matrix, Scalar, cast_like, check_positive
+from .metrics import (
+    AbstractMetric,
+    BlocksMetric,
+    DenseMetric,
+    DiagonalMetric,
+    FactorMetric,
+    KroneckerMetric,
+    StackMetric,
+)
+
+Operator = TypeVar("Operator", bound="AbstractOperator")
+
+
+class AbstractOperator(eqx.Module):
+    """A symmetric matrix as data: average it, decay it, then factorise it."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """The dimension d."""
+
+    @abc.abstractmethod
+    def as_matrix(self) -> Matrix:
+        """The dense d×d matrix. For tests and small d."""
+
+    @abc.abstractmethod
+    def average(self: Operator) -> Operator:
+        """The mean over the leading axis of a batch of operators."""
+
+    @abc.abstractmethod
+    def blend(self: Operator, other: Operator, share: Any) -> Operator:
+        """Share × self + (1 − share) × other: a step of a running average, or a half-averaged mixture."""
+
+    @abc.abstractmethod
+    def scale(self) -> Scalar:
+        """Trace / d, the size that damping is relative to."""
+
+    @abc.abstractmethod
+    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> AbstractMetric:
+        """The metric Q + added × I; `symmetric` and `roots` as for `factorise`."""
+
+    def factorise(self, damping: Any, *, symmetric: bool = False, roots: bool = True) -> AbstractMetric:
+        """The metric Q + damping × scale × I.
+
+        Args:
+            damping: positive, relative to `scale()`.
+            symmetric: take the symmetric root R = Q^½ of Eq. (12). For a radial kernel any root gives the same
+                velocity (rotations cancel) and the Cholesky factor is cheaper; around a graphical kernel it matters.
+            roots: keep the roots of Kronecker factors. Without them `solve` and `multiply` are the same, and the maps
+                by R are slower.
+        """
+        check_positive("damping", damping)
+        scale = self.scale()
+        positive = jnp.where(scale == 0, jnp.ones_like(scale), jnp.abs(scale))
+        return self.plus(cast_like(damping, scale) * positive, symmetric, roots)
+
+
+class Dense(AbstractOperator):
+    """A symmetric d×d matrix."""
+
+    matrix: Float[Array, "*batch d d"]
+
+    @property
+    def size(self) -> int:
+        return self.matrix.shape[-1]
+
+    def as_matrix(self) -> Matrix:
+        return self.matrix
+
+    def average(self) -> "Dense":
+        return Dense(jnp.mean(self.matrix, axis=0))
+
+    def blend(self, other: "Dense", share: Any) -> "Dense":
+        return Dense(_mix(self.matrix, other.matrix, share))
+
+    def scale(self) -> Scalar:
+        return jnp.trace(self.matrix) / self.size
+
+    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> DenseMetric:
+        identity = jnp.eye(self.size, dtype=self.matrix.dtype)
+        return DenseMetric.of(self.matrix + added * identity, symmetric=symmetric)
+
+
+class Diagonal(AbstractOperator):
+    """A diagonal matrix, held as its d entries."""
+
+    entries: Float[Array, "*batch d"]
+
+    @property
+    def size(self) -> int:
+        return self.entries.shape[-1]
+
+    def as_matrix(self) -> Matrix:
+        return jnp.diag(self.entries)
+
+    def average(self) -> "Diagonal":
+        return Diagonal(jnp.mean(self.entries, axis=0))
+
+    def blend(self, other: "Diagonal", share: Any) -> "Diagonal":
+        return Diagonal(_mix(self.entries, other.entries, share))
+
+    def scale(self) -> Scalar:
+        return jnp.mean(self.entries)
+
+    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> DiagonalMetric:
+        return DiagonalMetric(jnp.sqrt(self.entries + added))
+
+
+class Kronecker(AbstractOperator):
+    """A ⊗ B + shift × I, acting on the row-major vec of an a×b block of coordinates.
+
+    Departs from linearity: the mean of Kronecker products is not the product of the mean factors. `average` and
+    `blend` average the *factors*, the approximation of KFAC (Martens and Grosse, 2015). Damping follows them too: it
+    is split over the factors in proportion to their scales. With a, b the scales of A and B, and δ the shift plus
+    damping × scale, the metric is (A + √(δa/b) I) ⊗ (B + √(δb/a) I), which adds δ I and two cross terms.
+
+    Args:
+        left: A, for the output side of a layer `weight @ x`.
+        right: B, for its input side.
+        shift: a multiple of the identity, such as a prior's precision; `None` for none.
+        bias: the last column of the block is a layer's bias, whose coordinates follow all those of its weights.
+    """
+
+    left: AbstractOperator
+    right: AbstractOperator
+    shift: Float[Array, "*batch"] | None = None
+    bias: bool = eqx.field(default=False, static=True)
+
+    @property
+    def size(self) -> int:
+        return self.left.size * self.right.size
+
+    def as_matrix(self) -> Matrix:
+        product = jnp.kron(self.left.as_matrix(), self.right.as_matrix())
+        if self.bias:
+            indices = np.arange(self.size).reshape(self.left.size, self.right.size)
+            order = np.concatenate([indices[:, :-1].reshape(-1), indices[:, -1]])
+            product = product[order][:, order]
+        return product if self.shift is None else product + self.shift * jnp.eye(self.size, dtype=product.dtype)
+
+    def average(self) -> "Kronecker":
+        shift = None if self.shift is None else jnp.mean(self.shift, axis=0)
+        return Kronecker(self.left.average(), self.right.average(), shift, self.bias)
+
+    def blend(self, other: "Kronecker", share: Any) -> "Kronecker":
+        left, right = self.left.blend(other.left, share), self.right.blend(other.right, share)
+        if (self.shift is None) != (other.shift is None):
+            raise ValueError("`other` must have a shift exactly where this operator has one.")
+        shift = None if self.shift is None or other.shift is None else _mix(self.shift, other.shift, share)
+        return Kronecker(left, right, shift, self.bias)
+
+    def scale(self) -> Scalar:
+        product = self.left.scale() * self.right.scale()
+        return product if self.shift is None else product + self.shift
+
+    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> KroneckerMetric:
+        left, right = self.left.scale(), self.right.scale()
+        added = added if self.shift is None else added + self.shift
+        # A factor of scale 0 has no proportion: damping is then split evenly.
+        both = (left > 0) & (right > 0)
+        ratio = jnp.sqrt(jnp.where(both, left, 1) / jnp.where(both, right, 1))
+        root = jnp.sqrt(added)
+        return KroneckerMetric(
+            _factor(self.left, root * ratio, symmetric, roots),
+            _factor(self.right, root / ratio, symmetric, roots),
+            self.bias,
+        )
+
+
+class Blocks(AbstractOperator):
+    """A block-diagonal matrix: one operator per consecutive range of coordinates.
+
+    Every block is damped relative to its own scale: a layer of small curvature is not damped by the scale of a large
+    one.
+    """
+
+    parts: tuple[AbstractOperator, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def as_matrix(self) -> Matrix:
+        return jax.scipy.linalg.block_diag(*[part.as_matrix() for part in self.parts])
+
+    def average(self) -> "Blocks":
+        return Blocks(tuple(part.average() for part in self.parts))
+
+    def blend(self, other: "Blocks", share: Any) -> "Blocks":
+        return Blocks(tuple(a.blend(b, share) for a, b in zip(self.parts, other.parts, strict=True)))
+
+    def scale(self) -> Scalar:
+        traces = jnp.stack([part.scale() * part.size for part in self.parts])
+        return jnp.sum(traces) / self.size
+
+    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> BlocksMetric:
+        return BlocksMetric(tuple(part.plus(added, symmetric, roots) for part in self.parts))
+
+    def factorise(self, damping: Any, *, symmetric: bool = False, roots: bool = True) -> BlocksMetric:
+        return BlocksMetric(tuple(part.factorise(damping, symmetric=symmetric, roots=roots) for part in self.parts))
+
+
+class Stack(AbstractOperator):
+    """A block-diagonal matrix of many equal blocks, held as one batch of operators.
+
+    Examples are the groups of a convolution, and the pairs of scale and offset of a normalisation. Every block is
+    damped relative to its own scale.
+
+    Args:
+        parts: the blocks, as one batch: every array has a leading axis of `count`.
+        count: the number of blocks.
+        interleaved: coordinate j of block i is at index j × count + i. By default the blocks follow one another.
+    """
+
+    parts: AbstractOperator
+    count: int = eqx.field(static=True)
+    interleaved: bool = eqx.field(default=False, static=True)
+
+    @property
+    def size(self) -> int:
+        return self.count * self.parts.size
+
+    def as_matrix(self) -> Matrix:
+        each = jax.vmap(lambda part: part.as_matrix())(self.parts)
+        whole = jax.scipy.linalg.block_diag(*each)
+        if not self.interleaved:
+            return whole
+        order = np.arange(self.size).reshape(self.count, self.parts.size).T.reshape(-1)
+        return whole[order][:, order]
+
+    def average(self) -> "Stack":
+        return self._with(jax.vmap(lambda part: part.average(), in_axes=1)(self.parts))
+
+    def blend(self, other: "Stack", share: Any) -> "Stack":
+        return self._with(jax.vmap(lambda a, b: a.blend(b, share))(self.parts, other.parts))
+
+    def scale(self) -> Scalar:
+        return jnp.mean(jax.vmap(lambda part: part.scale())(self.parts))
+
+    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> StackMetric:
+        metrics = jax.vmap(lambda part: part.plus(added, symmetric, roots))(self.parts)
+        return StackMetric(metrics, self.count, self.interleaved)
+
+    def factorise(self, damping: Any, *, symmetric: bool = False, roots: bool = True) -> StackMetric:
+        check_positive("damping", damping)
+        metrics = jax.vmap(lambda part: part.factorise(damping, symmetric=symmetric, roots=roots))(self.parts)
+        return StackMetric(metrics, self.count, self.interleaved)
+
+    def _with(self, parts: AbstractOperator) -> "Stack":
+        return Stack(parts, self.count, self.interleaved)
+
+
+def _factor(operator: AbstractOperator, added: Scalar, symmetric: bool, roots: bool) -> AbstractMetric:
+    """The metric of a Kronecker factor plus a multiple of the identity; of a dense one it holds the inverse too."""
+    if symmetric or not isinstance(operator, Dense):
+        return operator.plus(added, symmetric, roots)
+    identity = jnp.eye(operator.size, dtype=operator.matrix.dtype)
+    return FactorMetric.of(operator.matrix + added * identity, roots=roots)
+
+
+def _mix(old: Array, new: Array, share: Any) -> Array:
+    share = cast_like(share, old)
+    return share * old + (1 - share) * new

@@ -1,0 +1,116 @@
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg.cython_lapack  # noqa: F401  (loads the BLAS that jaxlib uses)
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from steinkern.core import _xla
+from steinkern.core.programs import compiled
+
+
+def blas_threads():
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    with threadpool_limits(2, "blas"):
+        yield
+
+
+def test_blas_has_one_thread_inside_the_block_and_the_callers_after_an_error():
+    before = blas_threads()
+
+    def work():
+        with _xla.one_blas_thread(), _xla.one_blas_thread():
+            assert blas_threads() == {1}
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert blas_threads() == before
+
+
+def test_the_last_of_two_threads_to_end_restores_the_callers_limit():
+    before, inside, leave = blas_threads(), threading.Event(), threading.Event()
+
+    def other():
+        with _xla.one_blas_thread():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=other)
+    with _xla.one_blas_thread():
+        thread.start()
+        inside.wait()
+    assert blas_threads() == {1}
+    leave.set()
+    thread.join()
+    assert blas_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "expected"),
+    [
+        (jnp.linalg.cholesky, (100, 11, 11), True),
+        (jnp.linalg.inv, (512, 512), True),
+        (jnp.linalg.inv, (513, 513), False),
+        (lambda x: jax.lax.scan(lambda c, _: (jnp.linalg.cholesky(c), None), x, None, length=2)[0], (3, 3), True),
+        (lambda x: jax.lax.cond(x[0, 0] > 0, jnp.linalg.cholesky, jnp.negative, x), (3, 3), True),
+        (jax.grad(lambda x: jnp.linalg.slogdet(x)[1]), (3, 3), True),
+        (lambda x: (jnp.linalg.eigh(x), jnp.linalg.cholesky(jnp.eye(600))), (3, 3), False),
+        (lambda x: x @ x, (3, 3), False),
+    ],
+)
+def test_programs_that_factorise_small_matrices_alone_are_told_from_others(function, shape, expected):
+    assert _xla.has_small_matrices(jax.make_jaxpr(function)(jnp.zeros(shape))) is expected
+
+
+def test_compiled_programs_with_small_matrices_run_with_one_blas_thread():
+    seen = []
+
+    def note(x):
+        seen.append(blas_threads())
+        return x
+
+    @compiled
+    def factor(x):
+        root = jnp.linalg.cholesky(x)
+        return jax.pure_callback(note, jax.ShapeDtypeStruct(root.shape, root.dtype), root)
+
+    for _ in range(2):
+        np.testing.assert_allclose(factor(4 * jnp.eye(3)), 2 * np.eye(3))
+    assert seen == [{1}, {1}]
+
+
+@pytest.mark.parametrize("name", ["cholesky", "det", "eigh", "eigvals", "inv", "pinv", "qr", "slogdet", "svd"])
+def test_every_factorisation_of_jax_is_known(name):
+    assert _xla.has_small_matrices(jax.make_jaxpr(getattr(jnp.linalg, name))(jnp.eye(4)))
+
+
+def test_one_program_for_data_of_two_sizes_limits_blas_for_the_small_ones():
+    seen = {}
+
+    def note(x):
+        seen[len(x)] = blas_threads()
+        return x
+
+    @compiled
+    def factor(x):
+        return jax.pure_callback(note, jax.ShapeDtypeStruct(x.shape, x.dtype), jnp.linalg.cholesky(x))
+
+    for size in (600, 3):
+        factor(jnp.eye(size))
+    assert seen == {600: {2}, 3: {1}}
+
+
+@pytest.mark.parametrize(("version", "warns"), [((0, 9, 2), False), ((0, 10, 0), True), ((0, 11, 1), False)])
+def test_a_version_of_jax_that_hangs_is_told_at_import(version, warns):
+    code = f"import jax; jax.__version_info__ = {version}; import steinkern"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ("may hang in linear algebra" in done.stderr) == warns
