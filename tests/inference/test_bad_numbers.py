@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.inference import drive, recovery
+from steinkern.inference import recovery, run
 
 START = np.random.default_rng(0).normal(size=(12, 2))
 PLAIN = sk.svgd(sk.RBF(1.0), optax.sgd(0.1))
@@ -63,7 +63,7 @@ def test_the_progress_bar_says_that_particles_are_moved_back(monkeypatch):
         update = staticmethod(lambda steps: None)
         set_postfix_str = staticmethod(lambda text, refresh: said.append(text))
 
-    monkeypatch.setattr(drive, "progress_bar", lambda *_: Bar())
+    monkeypatch.setattr(run, "progress_bar", lambda *_: Bar())
     with pytest.warns(sk.SteinWarning, match="of 12"):
         result = fit(walled, PLAIN, INSIDE, num_steps=100)
     assert "moved back" not in said[0]
@@ -115,7 +115,7 @@ CIRCLE = 2 * np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
 @pytest.mark.parametrize("record_every", [1, 4])
 def test_a_run_that_fails_within_a_chunk_ends_where_its_steps_before_lead(record_every, monkeypatch):
     """The loop does not keep the state before a step that fails: the steps before it are taken again."""
-    monkeypatch.setattr(drive, "_CHUNK_SECONDS", np.inf)  # chunks grow on a slow machine too
+    monkeypatch.setattr(run, "_CHUNK_SECONDS", np.inf)  # chunks grow on a slow machine too
     options = {"particles": CIRCLE, "record_every": record_every, "throw": False}
     failed = fit(collapsing, sk.ensemble(optax.sgd(0.1)), num_steps=300, **options)
     steps = failed.num_steps

@@ -9,7 +9,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.inference import history
-from steinkern.inference.history import Record, Recorder, most_lines
+from steinkern.inference.history import Record, Recorder, max_records
 from steinkern.samplers.sampler import Info
 from tests.memory import resident_bytes
 
@@ -24,7 +24,7 @@ def fit(num_steps: int = 100, sampler: sk.samplers.AbstractSampler | None = None
     return sk.fit(jr.key(0), log_density, sampler or sk.sgld(0.01), START, num_steps=num_steps, **options)
 
 
-def lines(steps) -> Record:
+def records(steps) -> Record:
     numbers = np.asarray(steps, float)
     return Record(np.asarray(steps), Info(numbers, 2 * numbers, 3 * numbers), None)
 
@@ -37,9 +37,9 @@ def lines(steps) -> Record:
 def test_thinned_lines_are_those_of_a_run_that_recorded_less_often(most, stride, sizes):
     recorder, start = Recorder(5, 1, most), 5
     for size in sizes:
-        recorder.add(lines(range(start + 1, start + size + 1)))
+        recorder.add(records(range(start + 1, start + size + 1)))
         start += size
-    left = recorder.lines()
+    left = recorder.records()
     expected = [step for step in range(6, 106) if (step - 5) % stride == 0 or step == 105]
     np.testing.assert_array_equal(left.step, expected)
     np.testing.assert_array_equal(left.info.stein_ratio, 3.0 * np.asarray(expected))
@@ -48,7 +48,7 @@ def test_thinned_lines_are_those_of_a_run_that_recorded_less_often(most, stride,
 
 def test_a_fit_of_many_lines_is_thinned_and_says_which_are_left(monkeypatch):
     whole = fit().history
-    monkeypatch.setattr(history, "MOST_LINES", 16)
+    monkeypatch.setattr(history, "MAX_RECORDS", 16)
     thinned = fit(record_particles=True).history
     np.testing.assert_array_equal(thinned.step, [*range(8, 101, 8), 100])
     # Keeping particles makes another program, and a hundred steps pass its rounding on.
@@ -57,7 +57,7 @@ def test_a_fit_of_many_lines_is_thinned_and_says_which_are_left(monkeypatch):
 
 
 def test_a_thinned_run_goes_on_from_its_checkpoint_as_one_that_never_stopped(monkeypatch, tmp_path):
-    monkeypatch.setattr(history, "MOST_LINES", 16)
+    monkeypatch.setattr(history, "MAX_RECORDS", 16)
     whole = fit().history
     for num_steps in (37, 50, 100):
         parts = fit(num_steps, checkpoint=tmp_path, checkpoint_every=10).history
@@ -66,16 +66,16 @@ def test_a_thinned_run_goes_on_from_its_checkpoint_as_one_that_never_stopped(mon
 
 
 def test_a_callback_is_called_at_every_record_thinned_or_not(monkeypatch):
-    monkeypatch.setattr(history, "MOST_LINES", 16)
+    monkeypatch.setattr(history, "MAX_RECORDS", 16)
     seen = []
     fit(record_every=2, callback=lambda step, state, info: seen.append(step))
     assert seen == list(range(2, 101, 2))
 
 
 def test_lines_are_bounded_by_number_and_by_size():
-    assert most_lines(4) == 65_536
-    assert most_lines(2**20) == 64
-    assert most_lines(2**40) == 16
+    assert max_records(4) == 65_536
+    assert max_records(2**20) == 64
+    assert max_records(2**40) == 16
 
 
 # Determinism.
@@ -86,7 +86,7 @@ def test_lines_are_bounded_by_number_and_by_size():
 @pytest.mark.parametrize("progress", [False, True], ids=["quiet", "with a bar"])
 def test_neither_chunks_nor_records_nor_a_bar_change_a_bit(seconds, record_every, progress, monkeypatch, capsys):
     expected = fit(300)
-    monkeypatch.setattr(sys.modules["steinkern.inference.drive"], "_CHUNK_SECONDS", seconds)
+    monkeypatch.setattr(sys.modules["steinkern.inference.run"], "_CHUNK_SECONDS", seconds)
     actual = fit(300, record_every=record_every, progress=progress)
     np.testing.assert_array_equal(actual.points, expected.points)
     np.testing.assert_array_equal(actual.history.velocity_norm, expected.history.velocity_norm[actual.history.step - 1])

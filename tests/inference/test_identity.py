@@ -14,6 +14,7 @@ import pytest
 import steinkern as sk
 from steinkern.core.identity import differences, value_digest
 from steinkern.inference.checkpoint import Checkpointer
+from steinkern.inference.loop import Options
 from steinkern.inference.prepare import prepare
 from tests.run_cases import CASES, STARTS, RunCase
 
@@ -23,12 +24,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 def identity(directory, target, sampler=None, particles=STARTS, data=None, batch_size=None, tempering=None):
     """The identity of a run as `fit` makes it, without its steps."""
     sampler = sk.svgd() if sampler is None else sampler
-    options = {"record_every": 1, "record_particles": False, "tolerance": None, "max_move": 100.0}
+    options = Options(2, batch_size, 1, False, 0.0, tempering, 100.0)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        start = prepare(
-            jr.key(0), target, sampler, particles, data, None, 2, tempering=tempering, batch_size=batch_size, **options
-        )
-        return Checkpointer(directory, start, None).identity
+        run, loop, evaluation, _ = prepare(jr.key(0), target, sampler, particles, data, None, options)
+        return Checkpointer(directory, 1000, run, loop, evaluation, particles).identity
 
 
 def check(case: RunCase, directory) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.inference.run import Run
+from steinkern.inference import run
 from tests.inference.test_checkpoint import STARTS, assert_same_end, finished, fit_gaussian
 
 __all__ = ["finished"]  # a fixture
@@ -89,15 +89,15 @@ def test_ctrl_c_in_the_last_chunk_is_heard():
 def test_ctrl_c_waits_for_no_record(monkeypatch):
     num_steps = 2_000_000_000  # days, and the first record stands at their end
     chunks = []
-    take = Run.take
+    take_steps = run.take_steps
 
-    def pressed(run, steps):
+    def pressed(run, loop, steps, recorder):
         chunks.append(steps)
         if len(chunks) == 4:
             signal.raise_signal(signal.SIGINT)
-        return take(run, steps)
+        return take_steps(run, loop, steps, recorder)
 
-    monkeypatch.setattr(Run, "take", pressed)
+    monkeypatch.setattr(run, "take_steps", pressed)
     result = fit_gaussian(None, num_steps, checkpoint_every=None, record_every=num_steps)
     assert result.status is sk.Status.STOPPED
     assert len(chunks) == 4

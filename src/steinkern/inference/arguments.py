@@ -72,10 +72,8 @@ def as_switch(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float | None:
+def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float:
     """The tolerance as a fraction below 1; refused for samplers whose particles do not come to rest."""
-    if tolerance is None:
-        return None
     fraction = as_number("tolerance", tolerance)
     if fraction >= 1:
         raise ValueError(f"`tolerance` must be a fraction of the largest velocity, below 1, got {tolerance}.")

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import filelock
 import jax
@@ -22,15 +21,15 @@ from ..core.archive import (
 from ..core.identity import array_digest, differences, program_digest, value_digest, versions
 from ..core.messages import Notice, quantity
 from ..core.multihost import any_process, is_writer, on_host, placed_like, same_everywhere
+from ..core.types import PyTree
 from ..results.outcome import Diagnostics, Status
 from ..results.result import Result
 from ..results.saving import pack_result
 from ..targets.constrained import constrained
 from .distributed import several_processes, within
-from .history import Record
-from .loop import evaluate, first_loop
-from .prepare import Start
-from .run import Run
+from .history import Record, Recorder
+from .loop import Evaluation, LoopState, Run, advance, evaluate, first_loop
+from .recovery import count_faults
 
 
 class Checkpointer:
@@ -41,30 +40,42 @@ class Checkpointer:
 
     Args:
         directory: of the checkpoints of this run only; created where it does not exist.
-        start: the run before its first step.
-        mesh: the devices over which the particles are spread, if any. Of several processes, process 0 writes.
+        every: the number of steps between two checkpoints.
+        run: the run. Of several processes, process 0 writes.
+        loop: its state before the first step.
+        evaluation: the target at the first particles.
+        particles: with which the run begins; or the earlier result.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], start: Start, mesh: Any):
-        self.run, self.directory, self._several = start.run, Path(directory), several_processes(mesh)
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        every: int,
+        run: Run,
+        loop: LoopState,
+        evaluation: Evaluation,
+        particles: PyTree,
+    ):
+        self.run, self.directory, self.every, self._several = run, Path(directory), every, several_processes(run.mesh)
         self._lock: filelock.BaseFileLock | None = None
-        run, points = self.run, start.points
+        points, mesh, earlier = loop.state.points, run.mesh, isinstance(particles, Result)
         with within(mesh):  # as the programs are compiled
-            inputs = run.sampler, run.target, points, start.batch
+            inputs = run.sampler, run.target, points, run.first_batch()
             programs = {
                 "program of the target": evaluate.lower(*inputs),
-                "program of the first step": first_loop.lower(*inputs, run.loop.step),
-                "program of the steps": run.lower(),
+                "program of the first step": first_loop.lower(*inputs, run.first_step),
+                "program of the steps": advance.lower(run, loop, np.int32(1)),
             }
-        arrays = {"data": run.data, "first particles": start.given, "target": run.target, "sampler": run.sampler}
-        values = {"log densities": start.seen.log_densities, "scores": start.seen.scores}
+        first = (particles.particles, particles.points, particles.shared, particles.loop) if earlier else particles
+        arrays = {"data": run.data, "first particles": first, "target": run.target, "sampler": run.sampler}
+        values = {"log densities": evaluation.log_densities, "scores": evaluation.scores}
         self.identity = {
             **{f"version of {name}": version for name, version in versions().items()},
             "device": jax.devices()[0].device_kind,
             "number of devices": 1 if mesh is None else mesh.size,
             "number of particles": len(points),
             "dtype": points.dtype.name,
-            **run.options(),
+            **run.settings(),
             **{name: array_digest(value) for name, value in arrays.items()},
             **{name: value_digest(value) for name, value in values.items()},
             **{name: program_digest(lowered) for name, lowered in programs.items()},
@@ -78,41 +89,39 @@ class Checkpointer:
         if self._lock is not None:
             self._lock.release(force=True)
 
-    def save(self) -> None:
-        """Write a checkpoint of the run's current state; `CheckpointError` in all processes where that fails."""
-        run, step = self.run, int(self.run.loop.step)
-        meta, arrays = pack_result(_result_so_far(run))  # gathers shares of other processes, so all must call it
-        state = pack_leaves((run.loop, run.faults, run.recorder.lines()), arrays, "loop")
-        meta |= {"loop": state, "every": run.recorder.every, "identity": self.identity}
+    def save(self, loop: LoopState, recorder: Recorder) -> None:
+        """Write a checkpoint; `CheckpointError` in all processes where that fails."""
+        result = self._result_so_far(loop, recorder)
+        meta, arrays = pack_result(result)  # gathers shares of other processes, so all must call it
+        meta |= {"loop": pack_leaves((loop, recorder.records()), arrays, "loop")}
+        meta |= {"every": recorder.every, "identity": self.identity}
         try:
-            self._in_writer(lambda: save_checkpoint(self.directory, step, meta, arrays))
+            self._in_writer(lambda: save_checkpoint(self.directory, result.num_steps, meta, arrays))
         except OSError as error:
             raise CheckpointError(
-                f"the checkpoint at step {step} could not be written to {self.directory}: {error.strerror or error}. "
-                "The last good one, if there was one, is intact; make room and run the same call again to go on from "
-                "it. `result` of this error is the result so far."
+                f"the checkpoint at step {result.num_steps} could not be written to {self.directory}: "
+                f"{error.strerror or error}. The last good one, if there was one, is intact; make room and run the "
+                "same call again to go on from it. `result` of this error is the result so far."
             ) from error
 
-    def restore(self, num_steps: int) -> None:
-        """Lock the directory, and restore the run from the newest intact checkpoint, if there is one.
-
-        Args:
-            num_steps: the number of steps of the run, which the checkpoint must not exceed.
-        """
+    def restore(self, loop: LoopState, recorder: Recorder) -> LoopState:
+        """Lock the directory; the state of the newest intact checkpoint, or `loop` where there is none."""
         self._in_writer(self._take_lock)
         try:
-            self._restore()
-            if self.run.done > num_steps:
+            loop = self._restore(loop, recorder)
+            done = self.run.steps_done(loop)
+            if done > self.run.options.num_steps:
                 raise ValueError(
-                    f"`num_steps` must be at least {self.run.done}, where the checkpoint in `checkpoint` "
-                    f"{self.directory} stands, got {num_steps}. Raise it, or choose another directory."
+                    f"`num_steps` must be at least {done}, where the checkpoint in `checkpoint` {self.directory} "
+                    f"stands, got {self.run.options.num_steps}. Raise it, or choose another directory."
                 )
         except BaseException:
             self.__exit__()
             raise
+        return loop
 
-    def _restore(self) -> None:
-        run, saved = self.run, newest_checkpoint(self.directory, rename=is_writer(self._several))
+    def _restore(self, loop: LoopState, recorder: Recorder) -> LoopState:
+        saved = newest_checkpoint(self.directory, rename=is_writer(self._several))
         step = -1 if saved is None else saved[0]["result"]["fields"]["num_steps"]
         if not same_everywhere(self._several, f"{step:20d}"):
             raise ValueError(
@@ -120,7 +129,7 @@ class Checkpointer:
                 f"{self.directory}. Put it on a file system that the machines share."
             )
         if saved is None:
-            return
+            return loop
         meta, arrays = saved
         before, now = meta.get("identity", {}), self.identity
         if names := differences(before, now):
@@ -131,11 +140,20 @@ class Checkpointer:
                 f"steinkern.load({str(self.directory)!r}))`.",
                 names,
             )
-        record = Record(run.loop.step, run.loop.info, run.loop.state.points if run.record_particles else None)
-        loop, run.faults, lines = unpack(meta["loop"], arrays, (run.loop, run.faults, record))
-        run.loop = run.last_good = jax.tree.map(_placed_like, loop, run.loop)
-        run.recorder.every = meta["every"]
-        run.recorder.add(jax.tree.map(np.asarray, lines))
+        record = Record(loop.step, loop.info, loop.state.points if self.run.options.record_particles else None)
+        restored, records = unpack(meta["loop"], arrays, (loop, record))
+        recorder.every = meta["every"]
+        recorder.add(jax.tree.map(np.asarray, records))
+        return jax.tree.map(_placed_like, restored, loop)
+
+    def _result_so_far(self, loop: LoopState, recorder: Recorder) -> Result:
+        points, run, target, steps = loop.state.points, self.run, self.run.target_at(loop), int(loop.step)
+        done = quantity(run.steps_done(loop), "step")
+        message = Notice("checkpoint", f"a checkpoint after {done}; the run went on from it, or stopped.")
+        return Result(
+            constrained(target, points), points, Status.STOPPED, message, steps, recorder.history(target),
+            Diagnostics(faults=count_faults(loop)), target, run.sampler, None, run.settings(), shared=target.shared,
+        )  # fmt: skip
 
     def _take_lock(self) -> None:
         self._lock = lock_directory(self.directory, "`checkpoint`")
@@ -151,17 +169,6 @@ class Checkpointer:
         (failed,) = any_process(self._several, failure is not None)
         if failed:
             raise failure or OSError("process 0 failed; its own error says why")
-
-
-def _result_so_far(run: Run) -> Result:
-    points, target = run.loop.state.points, run.target_now
-    message = Notice(
-        "checkpoint", f"a checkpoint after {quantity(run.done, 'step')}; the run went on from it, or stopped."
-    )
-    return Result(
-        constrained(target, points), points, Status.STOPPED, message, int(run.loop.step), run.history(),
-        Diagnostics(faults=run.count_faults()), target, run.sampler, None, run.options(), shared=target.shared,
-    )  # fmt: skip
 
 
 def _placed_like(leaf: Array, reference: Array) -> Array:

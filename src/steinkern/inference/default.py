@@ -37,8 +37,7 @@ from .automatic.second_component import SecondComponent, has_been_visited
 from .automatic.start import bind, find_start, in_shapes
 from .automatic.whitening import Whitening, eigh
 from .diagnostics import chain_numbers, evenly_spaced
-from .loop import evaluate, first_loop
-from .run import Run
+from .loop import LoopState, Run, evaluate, first_loop
 
 PARTICLES = 100
 STEPS, MAX_EPOCHS = 400, 8
@@ -232,27 +231,28 @@ def _sum_over_blocks(function: Callable[[Batch], Any], data: Batch) -> Any:
 
 
 def reference_chains(
-    key: KeyLike, choice: Choice, run: Run, particles: PyTree, diagnostics: Diagnostics
+    key: KeyLike, choice: Choice, run: Run, loop: LoopState, particles: PyTree, diagnostics: Diagnostics
 ) -> Diagnostics:
     """The diagnostics with the particles' means and standard deviations beside those of chains, and the cost.
 
     Args:
         key: of the `fit`.
         choice: of the run.
-        run: at its end.
+        run: the run.
+        loop: its last state.
         particles: its last particles, in their own coordinates.
         diagnostics: of the particles.
     """
     sampler: Any = run.sampler
-    n, d = run.loop.state.points.shape
+    (n, d), done = loop.state.points.shape, run.steps_done(loop)
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles)
-    target, particle, data = bind(run.target_now, first, run.data)
-    points = np.asarray(run.loop.state.points).astype(jax.tree.leaves(particle)[0].dtype)
+    target, particle, data = bind(run.target_at(loop), first, run.data)
+    points = np.asarray(loop.state.points).astype(jax.tree.leaves(particle)[0].dtype)
     random, problem, rows = generators(as_concrete_key(key), 3)[2], "", data
-    spent = choice.spent + np.array([0, n * run.done, 0, run.done])
+    spent = choice.spent + np.array([0, n * done, 0, done])
     if CHAINS * 2 * TRANSITIONS * d > MAX_NUMBERS:
         problem = f"draws in {d:,} dimensions take too much memory"
-    elif run.batch_size is not None:
+    elif run.options.batch_size is not None:
         rows, problem = sample_for_chains(random, sampler, target, points, data)
     if problem:
         diagnostics = replace(diagnostics, not_checked=(*diagnostics.not_checked, f"reference chains: {problem}"))
@@ -263,8 +263,8 @@ def reference_chains(
         if choice.other is not None and not has_been_visited(choice.other, draws.points):
             diagnostics = replace(diagnostics, missed_component=choice.other.in_words())
     epochs = 0.0
-    if run.batch_size is not None:
-        visited = run.done * run.batch_size + evaluations[3] * batch_length(rows)
+    if run.options.batch_size is not None:
+        visited = done * run.options.batch_size + evaluations[3] * batch_length(rows)
         epochs = float(choice.epochs + 1 + visited / batch_length(data))
     return replace(diagnostics, cost=replace(Cost(*map(int, spent + evaluations)), epochs=epochs))
 

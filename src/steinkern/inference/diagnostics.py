@@ -26,12 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..core.multihost import on_host
+from ..core.messages import Notice
+from ..core.multihost import on_host, placed_like
 from ..core.programs import compiled
 from ..core.types import Points, Scalar
 from ..results.outcome import Diagnostics
-from .loop import Evaluation, batch_of, evaluate
-from .run import Run
+from ..samplers.auto import AutoSVGD
+from .history import Record
+from .loop import Evaluation, LoopState, Run, batch_of, evaluate
+from .rounding import check_rounding
 
 MAX_PARTICLES, MAX_COORDINATES = 4096, 256
 """The most particles and coordinates that are measured; of more, evenly spaced ones."""
@@ -161,52 +164,89 @@ def stein_numbers(points: Any, scores: Any, row_noise: RowNoise = NO_NOISE) -> D
     )  # fmt: skip
 
 
-def measure(run: Run, seen: Evaluation, *, interrupted: bool) -> Diagnostics:
+def measure(run: Run, loop: LoopState, evaluation: Evaluation, *, interrupted: bool) -> Diagnostics:
     """The numbers of a run's last particles against the target, or the reason why they were not measured.
 
     Args:
-        run: the run at its end.
-        seen: the target at its last particles.
+        run: the run.
+        loop: its last state.
+        evaluation: the target at its last particles.
         interrupted: by Ctrl-C; no further minibatch is then evaluated.
     """
-    sampled = run.target_now.sampled_rows(run.data, run.batch_size)
-    power = 1.0 if run.tempering is None or not run.done else float(run.tempering(run.loop.step - 1))
+    options, traits, points, scores = run.options, run.sampler.traits, loop.state.points, evaluation.scores
+    done = run.steps_done(loop)
+    sampled = run.target_at(loop).sampled_rows(run.data, options.batch_size)
+    power = 1.0 if options.tempering is None or not done else float(options.tempering(loop.step - 1))
     reasons = {
-        "the gradient of the log density, which this sampler does without": not run.sampler.traits.differentiates,
-        "half precision is too coarse": run.loop.state.points.dtype.itemsize < 4,
+        "the gradient of the log density, which this sampler does without": not traits.differentiates,
+        "half precision is too coarse": points.dtype.itemsize < 4,
         "the run ended at the power 0 of the target, which is flat": power == 0,
-        "one particle has no spread": len(run.loop.state.points) < 2,
-        "the gradient is exactly zero at all of them": not on_host(seen.slopes).any(),
+        "one particle has no spread": len(points) < 2,
+        "the gradient is exactly zero at all of them": not on_host(evaluation.slopes).any(),
         "Ctrl-C ended the run, and minibatches were left out": interrupted and bool(sampled),
     }
     for reason, applies in reasons.items():
         if applies:
             return Diagnostics(not_checked=(f"the particles ({reason})",))
-    noise, scores, notes = NO_NOISE, seen.scores, []
-    if sampled and run.sampler.traits.samples_target:
-        noise, scores, share = _on_batches(run, sampled)
+    noise, notes = NO_NOISE, []
+    if sampled and traits.samples_target:
+        chosen, share = batches(sampled, max(int(_SHARE * done), _MIN_BATCHES))
+        noise, scores = _on_batches(run, loop, chosen, share)
         if share < 1:
             notes.append(f"the rows outside of {noise.num_batches} minibatches")
     if power != 1:
-        scores = jax.device_put(np.asarray(power, scores.dtype)) * scores
+        scores = _scale(scores, jax.device_put(np.asarray(power, scores.dtype)))
         notes.append(f"the target to the power 1: the run ended at {power:g}")
-    if not run.sampler.traits.samples_target:
+    if not traits.samples_target:
         notes.append("the particles, which this sampler does not mean as draws")
     elif len(scores) <= scores.shape[1]:
         notes.append(f"spreads, which {len(scores)} particles in {scores.shape[1]} dimensions cannot have")
-    return replace(stein_numbers(run.loop.state.points, scores, noise), not_checked=tuple(notes))
+    return replace(stein_numbers(points, scores, noise), not_checked=tuple(notes))
 
 
-def _on_batches(run: Run, sampled: dict[str, tuple[int, int]]) -> tuple[RowNoise, Points, float]:
-    """The scores on all rows as far as minibatches cover them, their noise, and the share of the rows."""
-    target, points = run.target_now, run.loop.state.points
-    chosen, share = batches(sampled, max(int(_SHARE * run.done), _MIN_BATCHES))
+def path_length(run: Run, loop: LoopState, records: Record, spread: float) -> float:
+    """The length of all steps, relative to the spread of the first particles."""
+    moves = records.info.velocity_norm.astype(np.float64) * records.info.step_size.astype(np.float64)
+    return float(np.mean(moves)) * run.steps_done(loop) / spread if len(moves) and spread > 0 else np.inf
+
+
+def flat_coordinates(run: Run, loop: LoopState, first: Evaluation, last: Evaluation) -> tuple[int, ...]:
+    """The coordinates along which the gradient is zero at all first and last particles, and beside them."""
+    if not run.sampler.traits.differentiates or run.options.batch_size is not None:  # other rows may depend on them
+        return ()
+    slopes = on_host(first.slopes) | on_host(last.slopes)
+    if not slopes.all():  # particles at a mode have a zero gradient too
+        points = loop.state.points
+        x = on_host(points).astype(np.float64)
+        length = np.where(x.std(axis=0) > 0, x.std(axis=0), 0.1 * np.maximum(np.max(np.abs(x), axis=0), 1))
+        offset = length * np.random.default_rng(1).uniform(0.3, 0.7, size=x.shape)
+        beside = placed_like((x + offset).astype(points.dtype), points)
+        slopes |= on_host(evaluate(run.sampler, run.target_at(loop), beside, run.first_batch()).slopes)
+    return tuple(map(int, np.flatnonzero(~slopes)))
+
+
+def check_run_rounding(run: Run, loop: LoopState, evaluation: Evaluation) -> tuple[Notice, ...]:
+    """Whether float32 is too coarse. Log densities count where they are used, for weights or reference chains."""
+    points, sampler = loop.state.points, run.sampler
+    if points.dtype != np.float32 or len(points) < 2 or not sampler.traits.samples_target:
+        return ()
+    coarse, masks = jax.tree.map(on_host, (evaluation.coarse, evaluation.coarse_particles))
+    used = isinstance(sampler, AutoSVGD) or not sampler.traits.differentiates
+    name_of = run.target.bound_space.layout.coordinate_name
+    return check_rounding(coarse, masks, name_of, on_host(evaluation.log_densities) if used else None)
+
+
+def _on_batches(
+    run: Run, loop: LoopState, chosen: list[dict[str, np.ndarray]], share: float
+) -> tuple[RowNoise, Points]:
+    """The mean of the scores on minibatches that hold this share of all rows, and its noise."""
+    target, points = run.target_at(loop), loop.state.points
     total, each = jnp.zeros_like(points), []
     for rows in chosen:
         scores = evaluate(run.sampler, target, points, batch_of(target, run.data, rows)).scores
         each.append(stein_moments(points, scores))
         total = _add(total, scores)
-    return row_noise_of(each, share), _scale(total, jax.device_put(np.asarray(1 / len(chosen), points.dtype))), share
+    return row_noise_of(each, share), _scale(total, jax.device_put(np.asarray(1 / len(chosen), points.dtype)))
 
 
 @compiled

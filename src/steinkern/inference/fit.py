@@ -9,33 +9,27 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..core.messages import Notice, quantity
-from ..core.multihost import on_host, placed_like
+from ..core.multihost import on_host
 from ..core.types import Batch, KeyLike, LogDensityFunction, PyTree
 from ..results.outcome import Diagnostics, Status
 from ..results.result import DivergedError, Result
-from ..samplers.auto import AutoSVGD
 from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget
 from .arguments import as_count, as_number, as_switch, as_tolerance, check_checkpoint, check_functions, check_start
 from .checkpoint import Checkpointer
 from .default import Choice, choose, reference_chains
-from .diagnostics import measure
+from .diagnostics import check_run_rounding, flat_coordinates, measure, path_length
 from .distributed import loss_of_a_process
-from .drive import Ending, drive
-from .judge import SAMPLE, Judgement, RunFacts, issue, judge
-from .loop import LONG_STEPS, Evaluation, evaluate
-from .prepare import Start, prepare
-from .recovery import leave_finite
-from .rounding import check_rounding
-from .run import Run
+from .history import Recorder, max_records
+from .judge import RunFacts, issue, judge
+from .loop import Options
+from .prepare import prepare
+from .recovery import count_faults, divergence, leave_finite
+from .run import CALLBACK, CTRL_C, advance_run
 
-_EVERY = 1000  # steps between two checkpoints
-_ENDED_BY = {
-    Ending.CALLBACK: "the callback", Ending.INTERRUPTED: "Ctrl-C",
-    Ending.NOT_SAVED: "a checkpoint that could not be written",
-}  # fmt: skip
-_STOPPED = (Ending.INTERRUPTED, Ending.NOT_SAVED)
+_CHECKPOINT_EVERY = 1000  # steps
+_FROM_CHECKPOINT = "the same call goes on from its checkpoint"
+_FROM_RESULT = "give this result to `fit` to go on from it"
 
 
 def fit(
@@ -140,167 +134,72 @@ def fit(
     else:
         choice = Choice(target, sampler, particles, as_count("num_steps", num_steps))
     check_checkpoint(checkpoint, checkpoint_every)
-    checkpoint_every = _EVERY if checkpoint_every is None else as_count("checkpoint_every", checkpoint_every)
+    checkpoint_every = _CHECKPOINT_EVERY if checkpoint_every is None else as_count("checkpoint_every", checkpoint_every)
     throw, progress = as_switch("throw", throw), None if progress is None else as_switch("progress", progress)
-    begun = prepare(
-        key, choice.target, choice.sampler, choice.particles, data, mesh, choice.num_steps,
+    options = Options(
+        choice.num_steps,
         batch_size=None if batch_size is None else as_count("batch_size", batch_size),
         record_every=as_count("record_every", record_every),
         record_particles=as_switch("record_particles", record_particles),
-        tolerance=as_tolerance(tolerance, choice.sampler),
+        tolerance=0.0 if tolerance is None else as_tolerance(tolerance, choice.sampler),
         tempering=tempering,
-        max_move=None if max_move is None else as_number("max_move", max_move),
-    )  # fmt: skip
-    run = begun.run
-    issue(begun.warnings)
+        max_move=np.inf if max_move is None else as_number("max_move", max_move),
+    )
+    run, loop, first, notices = prepare(key, choice.target, choice.sampler, choice.particles, data, mesh, options)
+    issue(notices)
+    recorder = Recorder(
+        int(run.first_step), int(options.record_every), max_records(first.scores.size if record_particles else 4)
+    )
     checkpointer = None
     if checkpoint is not None:
-        checkpointer = Checkpointer(checkpoint, begun, mesh)
-        checkpointer.restore(choice.num_steps)
-    ending, failure = drive(
-        run,
-        choice.num_steps,
-        callback=callback,
-        checkpointer=checkpointer,
-        checkpoint_every=checkpoint_every,
-        progress=progress,
-        mesh=mesh,
+        checkpointer = Checkpointer(checkpoint, checkpoint_every, run, loop, first, choice.particles)
+        loop = checkpointer.restore(loop, recorder)
+    loop, ended_by, failure = advance_run(
+        run, loop, recorder, callback=callback, checkpointer=checkpointer, progress=progress
     )
     with loss_of_a_process(mesh):
-        seen, outside, moved_back = leave_finite(run, begun.batch)
-        failed = _failure(run, outside, moved_back)
+        loop, last, num_outside = leave_finite(run, loop, recorder)
+        failed = divergence(run, loop, last, num_outside)
         diagnostics = Diagnostics(not_checked=("the particles (the run diverged)",))
         if failed is None:
-            diagnostics = measure(run, seen, interrupted=ending is Ending.INTERRUPTED)
-        compares = choice.compares and failed is None and ending not in _STOPPED
+            diagnostics = measure(run, loop, last, interrupted=ended_by == CTRL_C)
+        compares = choice.compares and failed is None and ended_by in ("", CALLBACK)
         if compares:
-            diagnostics = reference_chains(key, choice, run, seen.particles, diagnostics)
-        diagnostics = replace(diagnostics, faults=run.count_faults())
-        facts = _facts(begun, seen, ending, failed, compares, checkpointer is not None and failure is None)
-        result = _result(run, seen, diagnostics, judge(diagnostics, facts))
-    issue(result.warnings[len(begun.warnings) :], result)
+            diagnostics = reference_chains(key, choice, run, loop, last.particles, diagnostics)
+        diagnostics = replace(diagnostics, faults=count_faults(loop))
+        facts = RunFacts(
+            loop.state.points.shape,
+            run.target.bound_space.layout.coordinate_name,
+            run.sampler.traits,
+            num_steps=int(loop.step),
+            failed=failed,
+            ended_by=ended_by,
+            stopped=ended_by not in ("", CALLBACK),
+            way_on=_FROM_RESULT if checkpointer is None or failure is not None else _FROM_CHECKPOINT,
+            converged=bool(loop.converged),
+            velocity=float(loop.info.velocity_norm),
+            largest_velocity=float(loop.largest_velocity),
+            tolerance=float(options.tolerance),
+            path=path_length(run, loop, recorder.records(), float(first.spread)),
+            minibatches=bool(run.target.sampled_rows(data, options.batch_size)),
+            compares=compares,
+            flat=() if failed is not None or notices else flat_coordinates(run, loop, first, last),
+            notices=notices if failed is not None else (*notices, *check_run_rounding(run, loop, last)),
+        )
+        status, message, warnings = judge(diagnostics, facts)
+        bound = run.target_at(loop)
+        particles, points = jax.tree.map(_whole, (last.particles, loop.state.points))
+        result = Result(
+            particles, points, status, message, int(loop.step), recorder.history(bound), diagnostics, bound,
+            run.sampler, loop, run.settings(), warnings, shared=bound.shared,
+        )  # fmt: skip
+    issue(result.warnings[len(notices) :], result)
     if failure is not None:
         failure.result = result
         raise failure
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
     return result
-
-
-def _result(run: Run, seen: Evaluation, diagnostics: Diagnostics, judgement: Judgement) -> Result:
-    loop, target = run.loop, run.target_now
-    particles, points = jax.tree.map(_whole, (seen.particles, loop.state.points))
-    return Result(
-        particles, points, judgement.status, judgement.message, int(loop.step), run.history(), diagnostics, target,
-        run.sampler, loop, run.options(), judgement.warnings, shared=target.shared,
-    )  # fmt: skip
-
-
-def _facts(
-    begun: Start, seen: Evaluation, ending: Ending, failed: Notice | None, compares: bool, kept: bool
-) -> RunFacts:
-    """The facts of a run that has ended.
-
-    Args:
-        begun: the run.
-        seen: the target at its last particles.
-        ending: how the loop ended.
-        failed: how the run diverged.
-        compares: whether its particles are to be compared with reference chains.
-        kept: whether its last step is in a checkpoint.
-    """
-    run, sampler = begun.run, begun.run.sampler
-    loop, lines = run.loop, run.recorder.lines()
-    moves = np.asarray(lines.info.velocity_norm, np.float64) * np.asarray(lines.info.step_size, np.float64)
-    spread = float(begun.seen.spread)
-    velocity = float(loop.info.velocity_norm)
-    return RunFacts(
-        loop.state.points.shape,
-        run.target.bound_space.layout.coordinate_name,
-        num_steps=int(loop.step),
-        failed=failed,
-        ended_by=_ENDED_BY.get(ending, ""),
-        stopped=ending in _STOPPED,
-        way_on="the same call goes on from its checkpoint" if kept else "give this result to `fit` to go on from it",
-        converged=bool(loop.converged),
-        velocity=velocity,
-        velocity_fraction=velocity / (float(loop.largest_velocity) or 1.0),
-        tolerance=run.tolerance,
-        path=float(np.mean(moves)) * run.done / spread if len(moves) and spread > 0 else np.inf,
-        deterministic=sampler.traits.deterministic,
-        interacting=sampler.traits.interacting,
-        samples_target=sampler.traits.samples_target,
-        minibatches=bool(run.target.sampled_rows(run.data, run.batch_size)),
-        compares=compares,
-        flat=() if failed is not None or begun.warnings else _flat_coordinates(begun, seen),
-        notices=begun.warnings if failed is not None else (*begun.warnings, *_check_rounding(run, seen)),
-    )
-
-
-def _check_rounding(run: Run, seen: Evaluation) -> tuple[Notice, ...]:
-    """Whether float32 is too coarse. Log densities count where they are used, for weights or reference chains."""
-    points, sampler = run.loop.state.points, run.sampler
-    if points.dtype != np.float32 or len(points) < 2 or not sampler.traits.samples_target:
-        return ()
-    coarse, masks = jax.tree.map(on_host, (seen.coarse, seen.coarse_particles))
-    used = isinstance(sampler, AutoSVGD) or not sampler.traits.differentiates
-    name_of = run.target.bound_space.layout.coordinate_name
-    return check_rounding(coarse, masks, name_of, on_host(seen.log_densities) if used else None)
-
-
-def _flat_coordinates(begun: Start, seen: Evaluation) -> tuple[int, ...]:
-    """The coordinates along which the gradient is zero at all first and last particles, and beside them."""
-    run = begun.run
-    if not run.sampler.traits.differentiates or run.batch_size is not None:  # other rows may depend on the coordinate
-        return ()
-    slopes = on_host(begun.seen.slopes) | on_host(seen.slopes)
-    if not slopes.all():  # particles at a mode have a zero gradient too
-        points = run.loop.state.points
-        x = on_host(points).astype(np.float64)
-        length = np.where(x.std(axis=0) > 0, x.std(axis=0), 0.1 * np.maximum(np.max(np.abs(x), axis=0), 1))
-        offset = length * np.random.default_rng(1).uniform(0.3, 0.7, size=x.shape)
-        beside = placed_like((x + offset).astype(points.dtype), points)
-        slopes |= on_host(evaluate(run.sampler, run.target_now, beside, begun.batch).slopes)
-    return tuple(int(place) for place in np.flatnonzero(~slopes))
-
-
-def _failure(run: Run, outside: int, moved_back: bool) -> Notice | None:
-    """How a run diverged; `None` where it did not."""
-    loop = run.loop
-    if loop.healthy and not outside:
-        return None
-    steps = quantity(int(loop.step), "step")
-    smaller, damped = (
-        "lower the learning rate, or use an adaptive step rule",
-        "raise `damping`, or use a repaired Hessian",
-    )
-    if isinstance(run.sampler, AutoSVGD):  # it has neither a learning rate nor damping
-        smaller = damped = SAMPLE
-    if loop.healthy:
-        back = ". They were moved back along their last step" if moved_back else ""
-        return Notice(
-            "outside-support",
-            f"the log density, or its gradient, is NaN or infinite at {quantity(outside, 'particle')} after {steps}"
-            f"{back}. Likely causes: (a) they left the support, where its gradient is still finite: declare "
-            f"constraints with `support=`; (b) the step size is too large: {smaller}.",
-        )
-    what = "gave numbers that are not finite"
-    if loop.long_in_a_row >= LONG_STEPS:
-        what = (
-            f"leads to numbers that are not finite: it is the {LONG_STEPS + 1}th in a row to move particles far "
-            "beyond any earlier move"
-        )
-    single = loop.state.points.dtype.itemsize < 8
-    coarse = "float32 is too coarse for the target, or its" if single else "its"
-    enable = "enable x64, or " if single else ""
-    back = f", {outside} of them moved back to where the target is finite" if moved_back else ""
-    return Notice(
-        "not-finite",
-        f"step {int(loop.step) + 1} {what}; the particles are those before it{back}. Likely causes: (a) the step size "
-        f"is too large: {smaller}; (b) the log density or its gradient is NaN or infinite where the particles went: "
-        "declare constraints with `support=`, or start closer; (c) the curvature is singular or indefinite: "
-        f"{damped}; (d) {coarse} numbers overflow: {enable}bring the parameters to scales nearer 1.",
-    )
 
 
 def _whole(array: Array) -> Array:

@@ -14,6 +14,7 @@ from ..core.messages import Notice, SteinWarning, join_truncated, quantity, ways
 from ..core.types import warn_caller
 from ..results.outcome import Diagnostics, Status
 from ..results.result import Result
+from ..samplers.sampler import Traits
 
 LEVEL = 3e-4  # the probability that independent draws of a Gaussian fail, over all comparisons
 MAX_SHIFT = 0.5  # standard deviations
@@ -49,6 +50,7 @@ class RunFacts(NamedTuple):
     """The numbers of particles and of unconstrained coordinates."""
     name_of: Callable[[int], str]
     """The name of a coordinate."""
+    traits: Traits = Traits()
     num_steps: int = 0
     """The number of steps taken, those of earlier fits included."""
     failed: Notice | None = None
@@ -62,15 +64,10 @@ class RunFacts(NamedTuple):
     converged: bool = False
     """Whether the stopping rule was met."""
     velocity: float = 0.0
-    velocity_fraction: float = 0.0
-    """Of the largest velocity of the run."""
-    tolerance: float | None = None
+    largest_velocity: float = 0.0
+    tolerance: float = 0.0
     path: float = np.inf
     """The length of all steps, relative to the initial spread."""
-    deterministic: bool = True
-    interacting: bool = True
-    samples_target: bool = True
-    """Whether the particles are meant as draws."""
     minibatches: bool = False
     flat: tuple[int, ...] = ()
     """The coordinates on which the log density does not depend."""
@@ -82,6 +79,11 @@ class RunFacts(NamedTuple):
     """Whether the chains needed many rounds: rarely visited narrow regions make the stated errors too small."""
     notices: tuple[Notice, ...] = ()
     """Warnings about the start of the run, and of the precision."""
+
+    @property
+    def velocity_fraction(self) -> float:
+        """The velocity, relative to the largest of the run."""
+        return self.velocity / (self.largest_velocity or 1.0)
 
 
 class Judgement(NamedTuple):
@@ -108,7 +110,7 @@ def judge(diagnostics: Diagnostics, run: RunFacts) -> Judgement:
             warnings += _not_converged(run)
         # The battery's ensemble: it looks for modes, and its particles are not meant as draws. At an edge Stein's
         # identity does not hold (test_automatic_doubt.py: a density with an edge that is not declared).
-        if run.samples_target and not causes and not _has_edge(diagnostics):
+        if run.traits.samples_target and not causes and not _has_edge(diagnostics):
             warnings += _about_particles(diagnostics, run)
     warnings += _about_chains(diagnostics, run)
     distinct = tuple({notice.code: notice for notice in warnings}.values())
@@ -219,7 +221,7 @@ def _about_particles(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
     if ratio_narrow or narrow.any():
         what = ratio if ratio_narrow else found(narrow, int(np.argmin(np.where(narrow, spread, np.inf))))
         advice = ["take more particles", "use a kernel with a metric (`matrix_svgd`)", "use heavier tails (`IMQ()`)"]
-        further = [*advice, SAMPLE] if run.interacting else ["raise `num_steps`", "raise the step size"]
+        further = [*advice, SAMPLE] if run.traits.interacting else ["raise `num_steps`", "raise the step size"]
         if run.chains:
             further = _FOR_SAMPLE
         yield Notice("narrow", f"the particles are too close together (variance collapse): {what}. {ways_out(further)}")
@@ -242,7 +244,7 @@ def _onwards(run: RunFacts) -> str:
         return "The run was ended early: go on with it."
     if run.chains:
         return ways_out(_FOR_SAMPLE)
-    if not run.interacting:
+    if not run.traits.interacting:
         return ways_out(["raise `num_steps`", "change the step size", "start closer"])
     noise = ["raise `batch_size`", "let the step size fall"] if run.minibatches else []
     return ways_out([*noise, "raise `num_steps`", "change the learning rate", "use a kernel with a metric", SAMPLE])
@@ -291,7 +293,7 @@ def _flat(run: RunFacts) -> Iterator[Notice]:
 
 
 def _not_converged(run: RunFacts) -> Iterator[Notice]:
-    if run.tolerance is not None and not run.converged and not run.ended_by:
+    if run.tolerance > 0 and not run.converged and not run.ended_by:
         yield Notice(
             "not-converged",
             f"the run has not converged: after {quantity(run.num_steps, 'step')} the velocity is "

@@ -9,45 +9,143 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from ..core._xla import reduce_together
+from ..core.multihost import on_host
 from ..core.programs import compiled
-from ..core.types import Batch, Key, Points, PyTree, Scalar, cast_like
+from ..core.types import Batch, Key, Points, PyTree, Scalar, as_number, cast_like
 from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget
-from .history import Lines
+from .history import Record, Recorder
 from .rounding import too_coarse
 
-LONG_STEPS = 8
+MAX_CLIPPED_IN_A_ROW = 8
 """The most steps in a row with clipped moves; a run with more diverges."""
+_CAPACITY = 1024  # the most records that a compiled call returns
+_MAX_RECORDED = 2**24  # the most numbers in the particles that it returns
+
+
+class Options(eqx.Module):
+    """The options of a run, already checked. Numbers are arrays, so that another value needs no compilation."""
+
+    num_steps: Any = eqx.field(converter=np.int32)
+    """The number of steps, without those of earlier runs."""
+    batch_size: int | None
+    record_every: Any = eqx.field(converter=np.int32)
+    record_particles: bool
+    tolerance: Any = eqx.field(converter=as_number)
+    """0 for none."""
+    tempering: Callable[[Array], Array] | None
+    max_move: Any = eqx.field(converter=as_number)
+    """Infinite for none."""
+
+
+class Run(eqx.Module):
+    """The inputs of a run, which no step changes."""
+
+    key: Key
+    target: AbstractTarget
+    """Bound to the space of the particles."""
+    sampler: AbstractSampler
+    data: Batch
+    options: Options
+    mesh: Mesh | None
+    """The devices over which the particles are spread, if any."""
+    first_step: Any = eqx.field(converter=np.int32)
+    """The number of steps taken before this run."""
+
+    def steps_done(self, loop: "LoopState") -> int:
+        """The number of steps taken in this run."""
+        return int(loop.step) - int(self.first_step)
+
+    def target_at(self, loop: "LoopState") -> AbstractTarget:
+        """The target at the current values of the shared parameters."""
+        return self.sampler.target_at(loop.state, self.target)
+
+    def step_at(self, loop: "LoopState") -> tuple[Key, AbstractTarget, Batch, Any]:
+        """The sampler's key, the target, the minibatch and the power of the next step, which depend on its number."""
+        batch_key, sampler_key = jr.split(jr.fold_in(self.key, loop.step))
+        with jax.named_scope("batch"):
+            batch = self.target.batch(self.data, self.options.batch_size, batch_key)
+        if self.options.tempering is None:
+            return sampler_key, self.target, batch, jnp.ones(())
+        power = self.options.tempering(loop.step)
+        return sampler_key, self.target.tempered(power), batch, power
+
+    def first_batch(self) -> Batch:
+        """A batch of the run's size: the first rows, or all data."""
+        sampled = self.target.sampled_rows(self.data, self.options.batch_size)
+        rows = {name: np.arange(number) for name, (_, number) in sampled.items()}
+        return batch_of(self.target, self.data, rows) if sampled else self.data
+
+    def settings(self) -> dict[str, Any]:
+        """The options as JSON, with the shapes of the data and the key."""
+        options, tempering = self.options, self.options.tempering
+        return {
+            "batch_size": options.batch_size,
+            "record_every": int(options.record_every),
+            "record_particles": options.record_particles,
+            "tolerance": float(options.tolerance) or None,
+            "max_move": float(options.max_move) if np.isfinite(options.max_move) else None,
+            "tempering": None if tempering is None else getattr(tempering, "__name__", type(tempering).__name__),
+            "steps before": int(self.first_step),
+            "data shapes": [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree.leaves(self.data)],
+            "key": [str(jr.key_impl(self.key)), np.asarray(jr.key_data(self.key)).tolist()],
+        }
+
+
+class FaultCounters(NamedTuple):
+    """Counts of faults so far, in arrays of JAX or NumPy."""
+
+    in_a_row: Any
+    """(n,) the number of steps in a row at which each particle failed."""
+    failed_at: Any
+    """(n,) the last step at which each particle failed."""
+    stuck: Any
+    """(n,) whether each particle has ever failed more than five steps in a row."""
+    moved_back: Any
+    """How often a particle was moved back."""
+    damped: Any
+    """The number of steps taken with a larger damping."""
+    largest_damping: Any
+    """The largest factor on the damping."""
+
+    @classmethod
+    def none(cls, n: int) -> "FaultCounters":
+        """The counters of n particles before the first step."""
+        zero = np.int32(0)
+        return cls(np.zeros(n, np.int32), np.full(n, -2, np.int32), np.zeros(n, bool), zero, zero, np.int32(1))
 
 
 class LoopState(NamedTuple):
-    """The state from which the next step continues, besides the key, the target and the data."""
+    """The state from which the next step continues."""
 
     state: Any
     info: Info
     step: Int[Array, ""]
-    largest_velocity: Scalar
     healthy: Bool[Array, ""]
     converged: Bool[Array, ""]
     previous: Points
     """The particles before the last step, towards which recovery moves them back."""
-    longest_move_so_far: Scalar
+    largest_velocity: Scalar
+    longest_move: Scalar
     """The larger of the initial particles' spread and the largest move of a coordinate so far."""
-    shortened: Int[Array, ""]
+    clipped: Int[Array, ""]
     """The number of moves that were clipped."""
-    long_in_a_row: Int[Array, ""]
+    clipped_in_a_row: Int[Array, ""]
     """The number of consecutive steps, up to the last one, with a clipped move."""
+    faults: FaultCounters
 
+    def with_points(self, points: Points) -> "LoopState":
+        """A copy with other particles."""
+        return self._replace(state=eqx.tree_at(lambda state: state.points, self.state, points))
 
-class Options(NamedTuple):
-    """The options of the loop, as arrays, so that another value needs no recompilation."""
-
-    record_every: Int[Array, ""]
-    tolerance: Scalar
-    max_move: Scalar
+    def marked(self, *, healthy: bool) -> "LoopState":
+        """A copy that is healthy or not, and has not converged."""
+        flag, no = jax.device_put((np.bool_(healthy), np.bool_(False)))
+        return self._replace(healthy=flag, converged=no)
 
 
 @compiled
@@ -56,10 +154,10 @@ def first_loop(
 ) -> LoopState:
     """The state of the loop before its first step."""
     zero, none = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32)
-    state = sampler.init(target, points, batch)
+    state, faults = sampler.init(target, points, batch), jax.tree.map(jnp.asarray, FaultCounters.none(len(points)))
     return LoopState(
-        state, Info(zero, zero, zero), step, zero, jnp.asarray(True), jnp.asarray(False), points, spread_of(points),
-        none, none,
+        state, Info(zero, zero, zero), step, jnp.asarray(True), jnp.asarray(False), points, zero, spread_of(points),
+        none, none, faults,
     )  # fmt: skip
 
 
@@ -118,112 +216,104 @@ def _batch_of(target: AbstractTarget, data: Batch, rows: dict[str, Array]) -> Ba
     return target.batch_of(data, rows)
 
 
+def capacity(run: Run, loop: LoopState) -> int:
+    """The most records that one call of `advance` returns."""
+    return (
+        int(np.clip(_MAX_RECORDED // loop.state.points.size, 1, _CAPACITY))
+        if run.options.record_particles
+        else _CAPACITY
+    )
+
+
 @compiled
 def advance(
-    key: Key,
-    sampler: AbstractSampler,
-    target: AbstractTarget,
-    tempering: Callable[[Array], Array] | None,
-    data: Batch,
-    loop: LoopState,
-    num_steps: Int[Array, ""],
-    options: Options,
-    batch_size: int | None,
-    capacity: int,
-    keep_points: bool,
-) -> tuple[LoopState, Lines]:
+    run: Run, loop: LoopState, num_steps: Int[Array, ""] | np.integer
+) -> tuple[LoopState, tuple[Info, Points | None]]:
     """Take `num_steps` steps, or fewer on convergence. The counts are traced: one program serves all.
 
     A step that fails ends the loop with `healthy` False, the number of the steps before it, and the numbers that it
-    gave. The state before it is not kept, which would cost a copy a step: `Run` takes the steps before it again.
-    """
-    last = loop.step + num_steps
+    gave. The state before it is not kept, which would cost a copy a step: the caller takes the steps before it again.
 
-    def going(carry: tuple[LoopState, Lines]) -> Array:
+    Returns:
+        The state, and the records: `Info` and particles, stacked along a leading axis.
+    """
+    last, options = loop.step + num_steps, run.options
+
+    def going(carry: Any) -> Array:
         loop, _ = carry
         return (loop.step < last) & loop.healthy & ~loop.converged
 
-    def body(carry: tuple[LoopState, Lines]) -> tuple[LoopState, Lines]:
+    def body(carry: Any) -> Any:
         before, records = carry
-        batch_key, sampler_key = step_keys(key, before.step)
-        with jax.named_scope("batch"):
-            batch = target.batch(data, batch_size, batch_key)
-        power = jnp.ones(()) if tempering is None else tempering(before.step)
-        now = target if tempering is None else target.tempered(power)
-        state, info = sampler.step(sampler_key, before.state, now, batch)
-        tolerance = jnp.where(power == 1, options.tolerance, -1)  # a tempered step cannot converge
-        state, farthest, shortened = _clip_moves(before, state, options.max_move)
-        after = _after(before, state, info, farthest, shortened, tolerance)
-        rest = sampler.at_rest(after.state)
+        sampler_key, target, batch, power = run.step_at(before)
+        state, info = run.sampler.step(sampler_key, before.state, target, batch)
+        after = _after(before, state, info, options, power)
+        rest = run.sampler.at_rest(after.state)
         if rest is not None:
             after = after._replace(converged=after.converged | (after.healthy & rest & (power == 1)))
-        slot = jax.lax.div(before.step - (last - num_steps), options.record_every)
-        line = Lines(after.info, after.state.points if keep_points else None)
-        return after, jax.tree.map(partial(_write_line, slot), records, line)
+        row = jax.lax.div(before.step - (last - num_steps), options.record_every)
+        return after, jax.tree.map(partial(_write_record, row), records, record(after))
 
-    line = Lines(loop.info, loop.state.points if keep_points else None)
-    return jax.lax.while_loop(going, body, (loop, jax.tree.map(partial(_blank_lines, capacity), line)))
+    def record(loop: LoopState) -> tuple[Info, Points | None]:
+        return loop.info, loop.state.points if options.record_particles else None
 
-
-def _blank_lines(capacity: int, line: Array) -> Array:
-    """Lines to be overwritten, with any numbers in them."""
-    if line.ndim:
-        return jnp.zeros((capacity, *line.shape), line.dtype)
-    # As a constant, which is copied. For equal numbers XLA compiles a kernel that fills the array.
-    return jnp.asarray(np.eye(1, capacity, dtype=line.dtype)[0])
+    records = jax.tree.map(partial(_empty_records, capacity(run, loop)), record(loop))
+    return jax.lax.while_loop(going, body, (loop, records))
 
 
-def _write_line(slot: Int[Array, ""], lines: Array, line: Array) -> Array:
-    # As an update of a slice: XLA compiles a scatter (`.at[slot].set`) into a loop of its own on a CPU.
-    return jax.lax.dynamic_update_index_in_dim(lines, line, slot, 0, allow_negative_indices=False)
+def take_steps(run: Run, loop: LoopState, num_steps: int, recorder: Recorder) -> LoopState:
+    """Take up to `num_steps` steps and record them. Where one fails, the state is that before it, not healthy."""
+    after, records = advance(run, loop, np.int32(num_steps))
+    healthy = bool(after.healthy)
+    while not after.healthy:  # the steps before the one that failed; on some devices the same step may fail sooner
+        num_steps = int(after.step) - int(loop.step)
+        if not num_steps:
+            after = loop
+            break
+        after, records = advance(run, loop, np.int32(num_steps))
+    first, last, every = int(loop.step), int(after.step), int(run.options.record_every)
+    number = -(-(last - first) // every)
+    steps = np.minimum(first + every * np.arange(1, number + 1), last).astype(np.int32)
+    recorder.add(Record(steps, *jax.tree.map(lambda leaf: on_host(leaf)[:number], records)))
+    return after if healthy else after.marked(healthy=False)
 
 
-def step_keys(key: Key, step: Int[Array, ""]) -> tuple[Key, Key]:
-    """The keys of a step for its minibatch and for the sampler, which depend only on its number."""
-    batch_key, sampler_key = jr.split(jr.fold_in(key, step))
-    return batch_key, sampler_key
+def _after(before: LoopState, state: Any, info: Info, options: Options, power: Scalar) -> LoopState:
+    """The loop after a step, with long moves clipped.
 
-
-def with_points(state: Any, points: Points) -> Any:
-    """A copy of a sampler's state with other particles."""
-    return eqx.tree_at(lambda state: state.points, state, points)
-
-
-def _clip_moves(before: LoopState, state: Any, max_move: Scalar) -> tuple[Any, Scalar, Int[Array, ""]]:
-    """The state with long moves clipped, the largest move of a coordinate, and the number of clipped moves.
-
-    A move is clipped where a coordinate changes by more than `max_move` times `longest_move_so_far`.
+    A move is clipped where a coordinate changes by more than `max_move` times `longest_move`. A step to numbers that
+    are not finite, or the ninth clipped one in a row, has failed.
     """
     start, end = before.state.points, state.points
     lengths = jnp.max(jnp.abs(end - start), axis=1)
-    so_far = before.longest_move_so_far
-    limit = jnp.where(so_far > 0, cast_like(max_move, start) * so_far, jnp.inf)
+    so_far = before.longest_move
+    limit = jnp.where(so_far > 0, cast_like(options.max_move, start) * so_far, jnp.inf)
     long = lengths > limit
     share = (limit / jnp.where(long, lengths, 1))[:, None]
     end = jnp.where(long[:, None], start + share * (end - start), end)  # short moves keep every bit
-    farthest, shortened = reduce_together(("max", "sum"), (lengths, long.astype(jnp.int32)))
+    farthest, clipped = reduce_together(("max", "sum"), (lengths, long.astype(jnp.int32)))
     farthest = jnp.where(jnp.isfinite(farthest), jnp.minimum(farthest, limit), farthest)
-    return with_points(state, end), farthest, shortened
-
-
-def _after(
-    before: LoopState, state: Any, info: Info, farthest: Scalar, shortened: Int[Array, ""], tolerance: Scalar
-) -> LoopState:
-    """The loop after a step. A step to numbers that are not finite, or the ninth clipped one in a row, has failed."""
-    long_in_a_row = jnp.where(shortened > 0, before.long_in_a_row + 1, 0)
+    clipped_in_a_row = jnp.where(clipped > 0, before.clipped_in_a_row + 1, 0)
     # The particles were finite before the step, so they are finite after it where the largest move is.
-    healthy = jnp.isfinite(farthest) & jnp.isfinite(info.velocity_norm) & (long_in_a_row <= LONG_STEPS)
+    healthy = jnp.isfinite(farthest) & jnp.isfinite(info.velocity_norm) & (clipped_in_a_row <= MAX_CLIPPED_IN_A_ROW)
     largest = jnp.maximum(before.largest_velocity, info.velocity_norm)
+    tolerance = jnp.where(power == 1, options.tolerance, 0)  # a tempered step cannot converge
     small = info.velocity_norm <= cast_like(tolerance, largest) * largest
-    return LoopState(
-        state,
-        info,
-        step=before.step + healthy.astype(before.step.dtype),
-        largest_velocity=largest,
-        healthy=healthy,
-        converged=healthy & (tolerance > 0) & (largest > 0) & small,
-        previous=before.state.points,
-        longest_move_so_far=jnp.maximum(before.longest_move_so_far, farthest),
-        shortened=before.shortened + shortened,
-        long_in_a_row=long_in_a_row,
-    )
+    return before._replace(
+        state=state, info=info, step=before.step + healthy.astype(before.step.dtype), healthy=healthy,
+        converged=healthy & (tolerance > 0) & (largest > 0) & small, previous=start, largest_velocity=largest,
+        longest_move=jnp.maximum(so_far, farthest), clipped=before.clipped + clipped, clipped_in_a_row=clipped_in_a_row,
+    ).with_points(end)  # fmt: skip
+
+
+def _empty_records(number: int, record: Array) -> Array:
+    """A buffer for so many records."""
+    if record.ndim:
+        return jnp.zeros((number, *record.shape), record.dtype)
+    # As a constant, which is copied. For equal numbers XLA compiles a kernel that fills the array.
+    return jnp.asarray(np.eye(1, number, dtype=record.dtype)[0])
+
+
+def _write_record(row: Int[Array, ""], records: Array, record: Array) -> Array:
+    # As an update of a slice: XLA compiles a scatter (`.at[row].set`) into a loop of its own on a CPU.
+    return jax.lax.dynamic_update_index_in_dim(records, record, row, 0, allow_negative_indices=False)

@@ -1,8 +1,6 @@
 """Before the first step of a `fit`: checks the inputs, binds the target and evaluates it at the first particles."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -26,23 +24,7 @@ from ..targets.target import AbstractTarget, as_target
 from .arguments import as_count, check_tempering
 from .distributed import spread
 from .judge import judge_start
-from .loop import Evaluation, LoopState, batch_of, evaluate, first_loop
-from .run import Run
-
-
-@dataclass(frozen=True)
-class Start:
-    """A run before its first step, and the target's values at its first particles."""
-
-    run: Run
-    points: Points
-    batch: Batch
-    """A batch of the run's size: the first rows, or all of them."""
-    seen: Evaluation
-    """The target at the first particles."""
-    given: PyTree
-    """The start of the run: particles, or the state of an earlier run."""
-    warnings: tuple[Notice, ...]
+from .loop import Evaluation, FaultCounters, LoopState, Options, Run, advance, evaluate, first_loop
 
 
 def prepare(
@@ -52,67 +34,41 @@ def prepare(
     particles: PyTree,
     data: Batch,
     mesh: Any,
-    num_steps: int,
-    *,
-    tempering: Callable[[Array], Array] | None,
-    batch_size: int | None,
-    **settings: Any,
-) -> Start:
+    options: Options,
+) -> tuple[Run, LoopState, Evaluation, tuple[Notice, ...]]:
     """Check the arguments of `fit`, bind the target, and evaluate it at the first particles.
 
-    Args:
-        key: as in `fit`.
-        target: as in `fit`.
-        sampler: as in `fit`.
-        particles: as in `fit`.
-        data: as in `fit`.
-        mesh: as in `fit`.
-        num_steps: as in `fit`.
-        tempering: as in `fit`.
-        batch_size: as in `fit`.
-        **settings: further fields of the `Run`, already checked.
+    Returns:
+        The run, its state before the first step, the target at the first particles, and warnings about them.
     """
     key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
     data = as_concrete("data", data)
-    bound, points, first = _starting_point(as_target(target), particles)
-    as_count("num_steps and the steps before", first + num_steps)
-    check_tempering(tempering, first, num_steps)
+    bound, points, first_step = _starting_point(as_target(target), particles)
+    as_count("num_steps and the steps before", first_step + int(options.num_steps))
+    check_tempering(options.tempering, first_step, int(options.num_steps))
     if mesh is not None:
         points = spread(points, mesh, (key, data))
-    bound.check_data(data, batch_size)
+    bound.check_data(data, options.batch_size)
     sampler.check(points)
-    sampled = bound.sampled_rows(data, batch_size)
-    rows = {name: np.arange(number) for name, (_, number) in sampled.items()}
-    batch = batch_of(bound, data, rows) if sampled else data
-    step = jax.device_put(np.int32(first))
-
-    def begin_at(loop: LoopState, first: int) -> Run:
-        return Run(key, sampler, bound, tempering, data, batch_size, loop=loop, first=first, **settings)
-
+    run = Run(key, bound, sampler, data, options, mesh, first_step)
+    batch = run.first_batch()
+    inputs = sampler, bound, points, batch
     with _explain_shapes(bound, particles, data):
-        ahead = None if mesh is not None else evaluate.compile_ahead(sampler, bound, points, batch)
-    if ahead is not None:
-        first_loop_ahead = first_loop.compile_ahead(sampler, bound, points, batch, step)
-        if first_loop_ahead is not None:
-            begin_at(first_loop_ahead, first).compile_ahead()
-    with _explain_shapes(bound, particles, data):
-        seen = evaluate(sampler, bound, points, batch)
-    _check_first_particles(on_host(seen.log_densities), on_host(seen.smooth), data)
-    if batch_size is not None:
-        _check_rows(bound, points, data, batch_size)
-    warnings = _start_warnings(sampler, bound, points, batch, seen)
+        if mesh is None and evaluate.compile_ahead(*inputs) is not None:
+            loop = first_loop.compile_ahead(*inputs, run.first_step)
+            if loop is not None:
+                advance.compile_ahead(run, loop, np.int32(1))
+        evaluation = evaluate(*inputs)
+    _check_first_particles(on_host(evaluation.log_densities), on_host(evaluation.smooth), data)
+    if options.batch_size is not None:
+        _check_rows(bound, points, data, options.batch_size)
+    warnings = _start_warnings(sampler, bound, points, batch, evaluation)
     if isinstance(particles, Result) and _continues(particles, bound, sampler):
-        loop = particles.loop._replace(
-            healthy=jax.device_put(np.bool_(True)), converged=jax.device_put(np.bool_(False))
-        )
-        given: PyTree = particles.loop
+        loop = particles.loop.marked(healthy=True)._replace(faults=FaultCounters.none(len(points)))
     else:
         with _explain_shapes(bound, particles, data):
-            loop = first_loop(sampler, bound, points, batch, step)
-        earlier = isinstance(particles, Result)
-        given = (particles.points, particles.particles, particles.shared) if earlier else particles
-    run = begin_at(loop, int(loop.step))
-    return Start(run, points, batch, seen, given, warnings)
+            loop = first_loop(*inputs, run.first_step)
+    return run, loop, evaluation, warnings
 
 
 def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
@@ -124,12 +80,12 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
     bound = target.bind(jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), values))
     bound.bound_space.check(values)
     if earlier is None:
-        return bound, _unconstrain_if_needed(bound, values), 0
+        return bound, _unconstrain(bound, values), 0
     if earlier.shared is not None:
         bound = bound.sharing(earlier.shared)
     # Other constraints have other coordinates; those of a result without its target are not known.
     same = earlier.target is not None and eqx.tree_equal(earlier.target.space, bound.space)
-    points = _as_array(earlier.points) if same else _unconstrain_if_needed(bound, values)
+    points = _as_array(earlier.points) if same else _unconstrain(bound, values)
     return bound, points, 0 if earlier._chains else earlier.num_steps  # chains' transitions are not steps of `fit`
 
 
@@ -191,21 +147,16 @@ def _as_array(leaf: Any) -> Array:
     return leaf if isinstance(leaf, jax.Array) else jax.device_put(np.array(leaf))
 
 
-def _unconstrain_if_needed(target: AbstractTarget, particles: PyTree) -> Points:
-    """The particles in unconstrained coordinates; without constraints there is nothing to compile on a CPU."""
-    space = target.bound_space
-    if not (isinstance(space, Space) and space.unconstrained):
-        return _unconstrain(target, particles)
-    leaves = space.layout.structure.flatten_up_to(particles)
-    if len(leaves) == 1 and leaves[0].ndim == 2:
+def _unconstrain(target: AbstractTarget, particles: PyTree) -> Points:
+    """The particles in unconstrained coordinates; one array without constraints is left as it is."""
+    leaves, space = jax.tree.leaves(particles), target.bound_space
+    if isinstance(space, Space) and space.unconstrained and len(leaves) == 1 and leaves[0].ndim == 2:
         return leaves[0]
-    if jax.default_backend() != "cpu":
-        return _unconstrain(target, particles)
-    return jax.device_put(np.concatenate([on_host(leaf).reshape(len(leaf), -1) for leaf in leaves], axis=1))
+    return _unconstrained(target, particles)
 
 
 @compiled
-def _unconstrain(target: AbstractTarget, particles: PyTree) -> Points:
+def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
     return jax.vmap(target.bound_space.unconstrain)(particles)
 
 

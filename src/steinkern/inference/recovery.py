@@ -1,11 +1,10 @@
 """Recovery from a step that gives numbers that are not finite.
 
-`Run` has the state before that step. Recovery runs outside the compiled loop, so that a healthy run has no cost
-in time or compilation.
+It runs outside the compiled loop, so that a healthy run has no cost in time or compilation.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +12,16 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool
 
+from ..core.messages import Notice, quantity
 from ..core.multihost import on_host, placed_like
 from ..core.programs import compiled
 from ..core.types import Batch, Points, Scalar, Vector
+from ..results.outcome import Faults
+from ..samplers.auto import AutoSVGD
 from ..targets.target import AbstractTarget
-from .loop import Evaluation, evaluate, step_keys, with_points
-from .run import FaultCounters, Run
+from .history import Recorder
+from .judge import SAMPLE
+from .loop import MAX_CLIPPED_IN_A_ROW, Evaluation, FaultCounters, LoopState, Run, evaluate, take_steps
 
 SHARE = 0.25
 """A run with more than this share of faulty particles stops as diverged."""
@@ -30,147 +33,158 @@ FiniteAt = Callable[[Points], np.ndarray]
 """A function of (n, d) points that tells for each whether the target is finite there."""
 
 
-def recover(run: Run) -> None:
-    """Prepare a run whose next step failed for another attempt; the run stays unhealthy where that is impossible.
+def recover(run: Run, loop: LoopState, recorder: Recorder) -> LoopState | None:
+    """The state for another attempt at a step that failed; `None` where there is none.
 
     Particles at which the target, its gradient or its curvature is not finite move back along their last step by
     halves. Where all are finite, the metric could not be factorised: the step is taken with 10², 10⁴, … times the
     damping.
     """
-    check = _FiniteCheck.at_next_step(run)
-    points = run.loop.state.points
-    if not check(points).all():
-        recovered = move_back(run, check)
-    elif not (with_curvature := check.with_curvature())(points).all():
-        recovered = move_back(run, with_curvature)
-    else:
-        recovered = _step_with_more_damping(run)
-    if not recovered:
-        run.loop = run.last_good._replace(healthy=jax.device_put(np.bool_(False)))
+    target = run.target_at(loop)
+    _, target, batch, _ = replace(run, target=target).step_at(loop)
+    gradient = run.sampler.traits.differentiates
+    for curvature in (False, gradient):
+
+        def finite_at(points: Points, curvature: bool = curvature) -> np.ndarray:
+            return on_host(_finite(target, points, batch, gradient, curvature))
+
+        finite = finite_at(loop.state.points)
+        if not finite.all():
+            faults = _count_moves(loop, finite)
+            points = (
+                _halve_moves(loop, finite, finite_at) if is_bearable(finite) and is_bearable(~faults.stuck) else None
+            )
+            return None if points is None else loop.with_points(points).marked(healthy=True)._replace(faults=faults)
+    return _step_with_more_damping(run, loop, recorder)
 
 
-def move_back(run: Run, finite_at: FiniteAt) -> bool:
-    """Move faulty particles back along their last step; `False` where they are too many, or no point is finite."""
-    loop, faults = run.loop, run.faults
-    good = finite_at(loop.state.points)
-    if np.mean(~good) > SHARE:
-        return False
-    points = _halve_moves(loop.state.points, on_host(loop.previous), good, finite_at)
-    if points is None:
-        return False
-    run.faults = _count_moves(faults, good, int(loop.step))
-    if np.mean(run.faults.stuck) > SHARE:
-        return False
-    run.loop = loop._replace(state=with_points(loop.state, points), healthy=jax.device_put(np.bool_(True)))
-    return True
+def is_bearable(finite: np.ndarray) -> bool:
+    """Whether so few particles are faulty that a run goes on."""
+    return bool(np.mean(~finite) <= SHARE)
 
 
-def move_all_back(run: Run, finite_at: FiniteAt) -> bool:
-    """Move faulty particles of a run that ends back along their last step, however many they are.
-
-    Neither counts nor the loop's health change; `False` where no point is finite.
-    """
-    loop = run.loop
-    points = _halve_moves(loop.state.points, on_host(loop.previous), finite_at(loop.state.points), finite_at)
-    if points is None:
-        return False
-    run.loop = loop._replace(state=with_points(loop.state, points))
-    return True
-
-
-def leave_finite(run: Run, batch: Batch) -> tuple[Evaluation, int, bool]:
-    """The target at the last particles of a run, after moving back those at which it is not finite.
+def leave_finite(run: Run, loop: LoopState, recorder: Recorder) -> tuple[LoopState, Evaluation, int]:
+    """The end of a run, after moving back the particles at which the target is not finite.
 
     Returns:
-        The evaluation, the number of particles at which the run left the target not finite, and whether those of a run
-        that diverged were moved back.
+        The state, the target at its particles, and the number of particles at which the run left the target not finite:
+        0 where so few were moved back that the run has recovered.
     """
-    seen = evaluate(run.sampler, run.target_now, run.loop.state.points, batch)
-    outside = int(np.sum(~_is_finite(seen)))
-    if not outside:
-        return seen, 0, False
+    target, batch = run.target_at(loop), run.first_batch()
 
     def finite_at(points: Points) -> np.ndarray:
-        return _is_finite(evaluate(run.sampler, run.target_now, points, batch))
+        return _is_finite(evaluate(run.sampler, target, points, batch))
 
-    moved_back = False
-    if run.loop.healthy and move_back(run, finite_at):
-        outside = 0
-    else:
-        moved_back = move_all_back(run, finite_at)
-    if moved_back or not outside:
-        run.recorder.amend(on_host(run.loop.state.points))
-        seen = evaluate(run.sampler, run.target_now, run.loop.state.points, batch)
-    return seen, outside, moved_back
-
-
-def _is_finite(seen: Evaluation) -> np.ndarray:
-    """(n,) bool: whether the log density and its gradient are finite at each particle."""
-    return np.asarray(np.isfinite(on_host(seen.log_densities)) & on_host(seen.smooth))
+    evaluation = evaluate(run.sampler, target, loop.state.points, batch)
+    finite = _is_finite(evaluation)
+    points = None if finite.all() else _halve_moves(loop, finite, finite_at)
+    if points is None:
+        return loop, evaluation, int(np.sum(~finite))
+    outside = int(np.sum(~finite))
+    if loop.healthy and is_bearable(finite):
+        outside, loop = 0, loop._replace(faults=_count_moves(loop, finite))
+    recorder.amend(on_host(points))
+    return loop.with_points(points), evaluate(run.sampler, target, points, batch), outside
 
 
-def _count_moves(faults: FaultCounters, good: np.ndarray, step: int) -> FaultCounters:
-    again = faults.failed_at >= step - 1
-    in_a_row = np.where(good, faults.in_a_row, np.where(again, faults.in_a_row + 1, 1))
-    return faults._replace(
-        in_a_row=in_a_row.astype(np.int32),
-        failed_at=np.where(good, faults.failed_at, step).astype(np.int32),
-        stuck=faults.stuck | (in_a_row > _PATIENCE),
-        moved_back=faults.moved_back + np.sum(~good),
+def count_faults(loop: LoopState) -> Faults:
+    """The faults so far, as a result has them."""
+    faults = jax.tree.map(on_host, loop.faults)
+    stuck = tuple(map(int, np.flatnonzero(faults.stuck)))
+    damping = float(faults.largest_damping)
+    return Faults(int(faults.moved_back), stuck, int(faults.damped), damping, int(loop.clipped))
+
+
+def divergence(run: Run, loop: LoopState, evaluation: Evaluation, num_outside: int) -> Notice | None:
+    """How a run diverged; `None` where it did not.
+
+    Args:
+        run: the run.
+        loop: its last state.
+        evaluation: the target at its last particles.
+        num_outside: the number of particles at which it left the target not finite.
+    """
+    if loop.healthy and not num_outside:
+        return None
+    moved_back = num_outside > 0 and bool(_is_finite(evaluation).all())
+    smaller, damped = (
+        "lower the learning rate, or use an adaptive step rule",
+        "raise `damping`, or use a repaired Hessian",
+    )
+    if isinstance(run.sampler, AutoSVGD):  # it has neither a learning rate nor damping
+        smaller = damped = SAMPLE
+    if loop.healthy:
+        back = ". They were moved back along their last step" if moved_back else ""
+        return Notice(
+            "outside-support",
+            f"the log density, or its gradient, is NaN or infinite at {quantity(num_outside, 'particle')} after "
+            f"{quantity(int(loop.step), 'step')}{back}. Likely causes: (a) they left the support, where its gradient "
+            f"is still finite: declare constraints with `support=`; (b) the step size is too large: {smaller}.",
+        )
+    what = "gave numbers that are not finite"
+    if loop.clipped_in_a_row >= MAX_CLIPPED_IN_A_ROW:
+        what = (
+            f"leads to numbers that are not finite: it is the {MAX_CLIPPED_IN_A_ROW + 1}th in a row to move particles "
+            "far beyond any earlier move"
+        )
+    single = loop.state.points.dtype.itemsize < 8
+    coarse = "float32 is too coarse for the target, or its" if single else "its"
+    enable = "enable x64, or " if single else ""
+    back = f", {num_outside} of them moved back to where the target is finite" if moved_back else ""
+    return Notice(
+        "not-finite",
+        f"step {int(loop.step) + 1} {what}; the particles are those before it{back}. Likely causes: (a) the step size "
+        f"is too large: {smaller}; (b) the log density or its gradient is NaN or infinite where the particles went: "
+        "declare constraints with `support=`, or start closer; (c) the curvature is singular or indefinite: "
+        f"{damped}; (d) {coarse} numbers overflow: {enable}bring the parameters to scales nearer 1.",
     )
 
 
-def _halve_moves(start: Points, previous: np.ndarray, good: np.ndarray, finite_at: FiniteAt) -> Points | None:
-    """Move the points that are not good back along their last step by halves, until the target is finite at all."""
-    points = on_host(start)
+def _is_finite(evaluation: Evaluation) -> np.ndarray:
+    """(n,) bool: whether the log density and its gradient are finite at each particle."""
+    return np.asarray(np.isfinite(on_host(evaluation.log_densities)) & on_host(evaluation.smooth))
+
+
+def _count_moves(loop: LoopState, finite: np.ndarray) -> FaultCounters:
+    faults, step = jax.tree.map(on_host, loop.faults), int(loop.step)
+    again = faults.failed_at >= step - 1
+    in_a_row = np.where(finite, faults.in_a_row, np.where(again, faults.in_a_row + 1, 1))
+    return faults._replace(
+        in_a_row=in_a_row.astype(np.int32),
+        failed_at=np.where(finite, faults.failed_at, step).astype(np.int32),
+        stuck=faults.stuck | (in_a_row > _PATIENCE),
+        moved_back=np.int32(faults.moved_back + np.sum(~finite)),
+    )
+
+
+def _halve_moves(loop: LoopState, finite: np.ndarray, finite_at: FiniteAt) -> Points | None:
+    """The points, the faulty ones moved back along their last step by halves until the target is finite at all."""
+    points, previous = on_host(loop.state.points), on_host(loop.previous)
     back = points.copy()
     for halving in range(1, _HALVINGS + 2):
         share = points.dtype.type(0.5**halving if halving <= _HALVINGS else 0)
         with np.errstate(over="ignore", invalid="ignore"):  # a point that overflows is not finite, and is halved again
-            back[~good] = previous[~good] + share * (points[~good] - previous[~good])
-        candidate = placed_like(back, start)
+            back[~finite] = previous[~finite] + share * (points[~finite] - previous[~finite])
+        candidate = placed_like(back, loop.state.points)
         now = finite_at(candidate)
         if now.all():
             return candidate
-        good = good | now
+        finite = finite | now
     return None
 
 
-def _step_with_more_damping(run: Run) -> bool:
+def _step_with_more_damping(run: Run, loop: LoopState, recorder: Recorder) -> LoopState | None:
     for factor in _DAMPINGS:
         sampler = run.sampler.damped(factor)
         if sampler is None:
-            return False
-        if run.take_one(sampler):
-            largest = np.maximum(run.faults.largest_damping, factor)
-            run.faults = run.faults._replace(damped=run.faults.damped + 1, largest_damping=largest)
-            return True
-    return False
-
-
-@dataclass(frozen=True)
-class _FiniteCheck:
-    """Checks at which points the target, and optionally its gradient and curvature, are finite on one minibatch."""
-
-    target: AbstractTarget
-    batch: Batch
-    gradient: bool
-    curvature: bool = False
-
-    @classmethod
-    def at_next_step(cls, run: Run) -> "_FiniteCheck":
-        """The check for the step that failed, with its power of the target and its minibatch."""
-        step = run.loop.step
-        target = run.target_now
-        batch = target.batch(run.data, run.batch_size, step_keys(run.key, step)[0])
-        tempered = target if run.tempering is None else target.tempered(run.tempering(step))
-        return cls(tempered, batch, run.sampler.traits.differentiates)
-
-    def with_curvature(self) -> "_FiniteCheck":
-        return _FiniteCheck(self.target, self.batch, self.gradient, self.gradient)
-
-    def __call__(self, points: Points) -> np.ndarray:
-        return on_host(_finite(self.target, points, self.batch, self.gradient, self.curvature))
+            return None
+        after = take_steps(replace(run, sampler=sampler), loop.marked(healthy=True), 1, recorder)
+        if after.healthy:
+            faults = after.faults
+            largest = np.maximum(on_host(faults.largest_damping), np.int32(factor))
+            damped = np.int32(on_host(faults.damped) + 1)
+            return after._replace(faults=faults._replace(damped=damped, largest_damping=largest))
+    return None
 
 
 @compiled

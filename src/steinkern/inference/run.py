@@ -1,197 +1,103 @@
-"""The state of a run: its loop, history and fault counters, advanced chunk by chunk."""
+"""The host loop of a run: chunks of compiled steps, recovery, progress bar, callback, checkpoints and Ctrl-C."""
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import Any
 
-import jax
-import jax.random as jr
-import numpy as np
-from jaxtyping import Array
+from ..core.archive import CheckpointError
+from ..core.interrupt import interruptible
+from ..core.messages import quantity
+from ..core.multihost import any_process, is_writer
+from ..core.progress import compiling, progress_bar
+from ..samplers.sampler import Info
+from .checkpoint import Checkpointer
+from .distributed import loss_of_a_process, several_processes, within
+from .history import Recorder
+from .loop import LoopState, Run, capacity, take_steps
+from .recovery import recover
 
-from ..core.multihost import on_host
-from ..core.types import Batch, Key, Points, PyTree
-from ..results.outcome import Faults, History
-from ..samplers.sampler import AbstractSampler
-from ..targets.constrained import constrained
-from ..targets.target import AbstractTarget
-from .history import Lines, Record, Recorder, most_lines
-from .loop import LoopState, Options, advance
+CALLBACK, CTRL_C, CHECKPOINT = "the callback", "Ctrl-C", "a checkpoint that could not be written"
+"""What may end a run early, in its messages."""
+_NOTICE = "Ctrl-C: the run ends after the present steps. A second one ends it at once, without a result."
+_CHUNK_SECONDS = 0.2  # the aim for the time of a compiled call, so that the progress bar moves
 
-_CAPACITY = 1024  # the most records that a compiled call returns
-
-
-class FaultCounters(NamedTuple):
-    """Counts of faults so far, as arrays, so that checkpoints can hold them."""
-
-    in_a_row: np.ndarray
-    """(n,) the number of steps in a row at which each particle failed."""
-    failed_at: np.ndarray
-    """(n,) the last step at which each particle failed."""
-    stuck: np.ndarray
-    """(n,) whether each particle has ever failed more than five steps in a row."""
-    moved_back: np.ndarray
-    """() how often a particle was moved back."""
-    damped: np.ndarray
-    """() the number of steps taken with a larger damping."""
-    largest_damping: np.ndarray
-    """() the largest factor on the damping."""
-
-    @classmethod
-    def none(cls, number: int) -> "FaultCounters":
-        """The counters of `number` particles before the first step."""
-        never, zero = np.full(number, -2, np.int32), np.zeros((), np.int64)
-        return cls(np.zeros(number, np.int32), never, np.zeros(number, bool), zero, zero, np.ones(()))
+Callback = Callable[[int, Any, Info], Any]
 
 
-@dataclass
-class Run:
-    """The inputs of a run and its current state."""
+def advance_run(
+    run: Run,
+    loop: LoopState,
+    recorder: Recorder,
+    *,
+    callback: Callback | None,
+    checkpointer: Checkpointer | None,
+    progress: bool | None,
+) -> tuple[LoopState, str, CheckpointError | None]:
+    """Take the steps of a run.
 
-    key: Key
-    sampler: AbstractSampler
-    target: AbstractTarget
-    tempering: Callable[[Array], Array] | None
-    data: Batch
-    batch_size: int | None
-    record_every: int
-    record_particles: bool
-    tolerance: float | None
-    max_move: float | None
-    loop: LoopState
-    """The state from which it goes on. `compile_ahead` needs its shapes alone."""
-    first: int
-    """The number of steps taken before the run began."""
-    capacity: int = field(init=False)
-    recorder: Recorder = field(init=False)
-    faults: FaultCounters = field(init=False)
-    last_good: LoopState = field(init=False)
-    """The state of the loop after the last successful step."""
+    Args:
+        run: the run.
+        loop: its state.
+        recorder: takes its records.
+        callback: as in `fit`.
+        checkpointer: writes the checkpoints; `None` for a run without.
+        progress: whether to show a bar; `None` shows it on a terminal and in a notebook.
 
-    def __post_init__(self) -> None:
-        points: Points = self.loop.state.points
-        self.capacity = int(np.clip(2**24 // points.size, 1, _CAPACITY)) if self.record_particles else _CAPACITY
-        self.recorder = Recorder(self.first, self.record_every, most_lines(points.size if self.record_particles else 4))
-        self.faults = FaultCounters.none(points.shape[0])
-        self.last_good = self.loop
-        self._options = Options(
-            jax.device_put(np.int32(self.record_every)),
-            jax.device_put(np.float64(-1.0 if self.tolerance is None else self.tolerance)),
-            jax.device_put(np.float64(np.inf if self.max_move is None else self.max_move)),
-        )
-
-    @property
-    def done(self) -> int:
-        """The number of steps taken in this run."""
-        return int(self.loop.step) - self.first
-
-    def options(self) -> dict[str, Any]:
-        """The options of `fit` as JSON, the shapes of the data and the key."""
-        names = ("batch_size", "record_every", "record_particles", "tolerance", "max_move")
-        shapes = [f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for leaf in jax.tree.leaves(self.data)]
-        return {
-            **{name: getattr(self, name) for name in names},
-            "tempering": None
-            if self.tempering is None
-            else getattr(self.tempering, "__name__", type(self.tempering).__name__),
-            "steps before": self.first,
-            "data shapes": shapes,
-            "key": [str(jr.key_impl(self.key)), np.asarray(jr.key_data(self.key)).tolist()],
-        }
-
-    def history(self) -> History:
-        """The history so far."""
-        lines = self.recorder.lines()
-        step, info = np.asarray(lines.step), jax.tree.map(np.asarray, lines.info)
-        particles = None if lines.points is None else _constrain_records(self.target, np.asarray(lines.points))
-        return History(step, info.velocity_norm, info.step_size, info.stein_ratio, particles)
-
-    def count_faults(self) -> Faults:
-        """The faults so far, as a result has them."""
-        counters = self.faults
-        return Faults(
-            int(counters.moved_back), tuple(map(int, np.flatnonzero(counters.stuck))), int(counters.damped),
-            float(counters.largest_damping), int(self.loop.shortened),
-        )  # fmt: skip
-
-    @property
-    def target_now(self) -> AbstractTarget:
-        """The target at the current values of the shared parameters."""
-        return self.sampler.target_at(self.loop.state, self.target)
-
-    @property
-    def going(self) -> bool:
-        """Whether the run can take another step: it has neither diverged nor converged."""
-        return bool(self.loop.healthy) and not bool(self.loop.converged)
-
-    @property
-    def longest_chunk(self) -> int:
-        """The most steps that one compiled call can record."""
-        return self.record_every * self.capacity
-
-    def compile_ahead(self) -> None:
-        """Compile the program of the steps in a thread, where it has not been."""
-        advance.compile_ahead(*self._arguments(self.sampler, self.loop, 1))
-
-    def take(self, steps: int) -> None:
-        """Take up to `steps` steps; fewer where one fails, which leaves the loop unhealthy."""
-        if self.done % self.record_every:  # between two records: end at the next one
-            steps = min(steps, until(self.done, self.record_every))
-        elif steps > self.record_every:  # end at a record
-            steps -= steps % self.record_every
-        self._accept(*self._advance(self.sampler, self.loop, steps))
-
-    def take_one(self, sampler: AbstractSampler) -> bool:
-        """Take the next step with another sampler; `False`, without taking it, where it fails."""
-        loop, lines = self._advance(sampler, self.loop._replace(healthy=jax.device_put(np.bool_(True))), 1)
-        if loop.healthy:
-            self._accept(loop, lines)
-        return bool(loop.healthy)
-
-    def lower(self) -> Any:
-        """The program of the steps before it is compiled."""
-        return advance.lower(*self._arguments(self.sampler, self.loop, 1))
-
-    def _advance(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> tuple[LoopState, Lines]:
-        """Take up to `steps` steps. Where one fails, the state is that before it, with `healthy` False."""
-        after, lines = advance(*self._arguments(sampler, loop, steps))
-        if after.healthy:
-            return after, lines
-        while not after.healthy:  # the steps before the one that failed; on some devices the same step may fail sooner
-            steps = int(after.step) - int(loop.step)
-            if not steps:
-                after = loop
-                break
-            after, lines = advance(*self._arguments(sampler, loop, steps))
-        return after._replace(healthy=jax.device_put(np.bool_(False))), lines
-
-    def _arguments(self, sampler: AbstractSampler, loop: LoopState, steps: int) -> Any:
-        number = jax.device_put(np.int32(steps))
-        return (
-            self.key, sampler, self.target, self.tempering, self.data, loop, number, self._options, self.batch_size,
-            self.capacity, self.record_particles,
-        )  # fmt: skip
-
-    def _accept(self, loop: LoopState, lines: Lines) -> None:
-        before, now = int(self.loop.step), int(loop.step)
-        number = -(-(now - before) // self.record_every)
-        step = np.minimum(before + self.record_every * np.arange(1, number + 1), now).astype(np.int32)
-        info, points = jax.tree.map(lambda leaf: on_host(leaf)[:number], lines)
-        self.recorder.add(Record(step, info, points))
-        if number:
-            self.last_good = loop
-        self.loop = loop
+    Returns:
+        The last state, what ended the run before all steps were taken (empty where nothing did), and the error of a
+        checkpoint that could not be written.
+    """
+    several, num_steps, every = several_processes(run.mesh), int(run.options.num_steps), int(run.options.record_every)
+    # Chunks start at one step, since the time of a step is not known yet and Ctrl-C waits for the end of a chunk.
+    size, longest = 1, every * (1 if callback else capacity(run, loop))
+    ended_by, failure, last_good = "", None, loop
+    first = saved = done = run.steps_done(loop)
+    bar = progress_bar(num_steps, done, progress if is_writer(several) else False)
+    with (
+        checkpointer or nullcontext(), bar, interruptible(_NOTICE) as interrupt, within(run.mesh),
+        loss_of_a_process(run.mesh),
+    ):  # fmt: skip
+        while done < num_steps and loop.healthy and not loop.converged and not ended_by:
+            start = time.perf_counter()
+            to_checkpoint = checkpointer.every - done % checkpointer.every if checkpointer else num_steps
+            steps = min(size, num_steps - done, to_checkpoint)
+            if done % every:  # between two records: end at the next one
+                steps = min(steps, every - done % every)
+            elif steps > every:  # end at a record
+                steps -= steps % every
+            with compiling(bar) if done == first else nullcontext():
+                loop = take_steps(run, loop, steps, recorder)
+            if loop.step > last_good.step:
+                last_good = loop
+            if not loop.healthy:
+                loop = recover(run, loop, recorder) or last_good.marked(healthy=False)
+            before, done = done, run.steps_done(loop)
+            bar.update(done - before)
+            bar.set_postfix_str(_postfix(loop), refresh=False)
+            slow = time.perf_counter() - start >= _CHUNK_SECONDS
+            ended, at_record = not loop.healthy or bool(loop.converged), done % every == 0 or done == num_steps
+            enough = False
+            if callback is not None and done > before and at_record and not ended:
+                enough = bool(callback(int(loop.step), loop.state, loop.info))
+            slow, enough, interrupted = any_process(several, slow, enough, interrupt.requested)
+            size = size if slow else min(4 * size, longest)
+            ended_by = CTRL_C if interrupted else CALLBACK if enough else ""
+            due = ended or ended_by or done == num_steps or (checkpointer and done % checkpointer.every == 0)
+            if checkpointer and due and loop.healthy and done > saved:
+                try:
+                    checkpointer.save(loop, recorder)
+                except CheckpointError as error:  # raised in all processes
+                    failure, ended_by = error, CHECKPOINT
+                saved = done
+    with loss_of_a_process(run.mesh):
+        if any(any_process(several, interrupt.requested)):  # Ctrl-C in the last chunk is reported too
+            ended_by = CTRL_C
+    return loop, ended_by, failure
 
 
-def until(done: int, every: int) -> int:
-    """The number of steps to the next multiple of `every`."""
-    return every - done % every
-
-
-def _constrain_records(target: AbstractTarget, points: np.ndarray) -> PyTree:
-    """The particles of a history, by programs for powers of two: every checkpoint has another number of records."""
-    number, n, d = points.shape
-    padded = np.zeros((1 << max(number - 1, 0).bit_length(), n, d), points.dtype)
-    padded[:number] = points
-    particles = constrained(target, jax.device_put(padded), 2)
-    return jax.tree.map(lambda leaf: leaf[:number], particles)
+def _postfix(loop: LoopState) -> str:
+    """What the bar says beside the steps: the velocity, and repairs, which are slow."""
+    moved_back = int(loop.faults.moved_back)
+    repaired = f", particles moved back {quantity(moved_back, 'time')}" if moved_back else ""
+    return f"velocity {float(loop.info.velocity_norm):.3g}{repaired}"

@@ -145,7 +145,7 @@ def _run(
         diagnostics = Diagnostics(cost=Cost(*map(int, spent)), not_checked=("the particles (there is no posterior)",))
         sampler = Hamiltonian(start.nearest.whitening.metric(), 1.0)
         empty = History(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), None)
-        facts = RunFacts(points.shape, start.names.__getitem__, failed=problem, chains=True)
+        facts = RunFacts(points.shape, start.names.__getitem__, sampler.traits, failed=problem, chains=True)
         return result(constrain_points(target, points), points, empty, diagnostics, facts, sampler)
 
     def result(
@@ -174,9 +174,10 @@ def _run(
         return without_posterior(NOT_FINITE, placement.points, chains)
     diagnostics = measure(for_checks, start, chains, placement)
     facts = RunFacts(
-        placement.points.shape, start.names.__getitem__, num_steps=len(chains.lines.leaps), chains=True,
+        placement.points.shape, start.names.__getitem__, chains.sampler.traits,
+        num_steps=len(chains.lines.leaps), chains=True,
         ended_by="Ctrl-C" if chains.stopped else "", stopped=chains.stopped, converged=not chains.stopped,
-        way_on="the result is that of the draws so far", hard=chains.hard, interacting=False,
+        way_on="the result is that of the draws so far", hard=chains.hard,
         notices=_check_rounding(placement, start.names),
     )  # fmt: skip
     return result(placement.particles, placement.points, placement.history, diagnostics, facts, chains.sampler)
