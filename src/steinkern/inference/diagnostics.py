@@ -29,7 +29,7 @@ from jaxtyping import Array, Float
 from ..core.messages import Notice
 from ..core.multihost import on_host, placed_like
 from ..core.programs import compiled
-from ..core.types import Points, Scalar
+from ..core.types import Points
 from ..results.outcome import Diagnostics
 from ..samplers.auto import AutoSVGD
 from .history import Record
@@ -195,7 +195,7 @@ def measure(run: Run, loop: LoopState, evaluation: Evaluation, *, interrupted: b
         if share < 1:
             notes.append(f"the rows outside of {noise.num_batches} minibatches")
     if power != 1:
-        scores = _scale(scores, jax.device_put(np.asarray(power, scores.dtype)))
+        scores = scores * np.asarray(power, scores.dtype)
         notes.append(f"the target to the power 1: the run ended at {power:g}")
     if not traits.samples_target:
         notes.append("the particles, which this sampler does not mean as draws")
@@ -245,18 +245,8 @@ def _on_batches(
     for rows in chosen:
         scores = evaluate(run.sampler, target, points, batch_of(target, run.data, rows)).scores
         each.append(stein_moments(points, scores))
-        total = _add(total, scores)
-    return row_noise_of(each, share), _scale(total, jax.device_put(np.asarray(1 / len(chosen), points.dtype)))
-
-
-@compiled
-def _add(total: Points, scores: Points) -> Points:
-    return total + scores
-
-
-@compiled
-def _scale(scores: Points, factor: Scalar) -> Points:
-    return factor * scores
+        total += scores
+    return row_noise_of(each, share), total / np.asarray(len(chosen), points.dtype)
 
 
 def batches(sampled: dict[str, tuple[int, int]], most: int) -> tuple[list[dict[str, np.ndarray]], float]:
@@ -291,18 +281,14 @@ def squared_discrepancy(points: np.ndarray, scores: np.ndarray) -> float:
     For k = exp(−r²/2h) the Stein kernel of two points is k (s·s' + (s − s')·(x − x')/h + d/h − r²/h²).
     """
     n, d = points.shape
-    r2 = squared_distances(points, points)
+    squares = np.sum(points**2, axis=1)
+    r2 = np.maximum(squares[:, None] + squares - 2 * points @ points.T, 0)
     pairs = r2[np.triu_indices(n, 1)]
     typical = (float(np.median(pairs)) or float(np.mean(pairs)) or 1.0) if len(pairs) else 1.0
     h = typical * 0.5 / math.log(n + 1.0)
     along, across = np.sum(scores * points, axis=1), scores @ points.T  # s·x and s·x'
     stein = scores @ scores.T + (along[:, None] + along - across - across.T) / h + d / h - r2 / h**2
     return float(np.mean(np.exp(-r2 / (2 * h)) * stein))
-
-
-def squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The squared distances of all pairs."""
-    return np.maximum(np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1) - 2 * x @ y.T, 0)
 
 
 class Mixing(NamedTuple):
@@ -375,9 +361,14 @@ def chain_numbers(points: np.ndarray, scores: np.ndarray, acceptance: np.ndarray
     slopes = np.mean(np.abs(scores), axis=0)  # the mean slope along each chain
     low, high = np.quantile(slopes, [0.05, 0.95], axis=0)
     by_chain = np.mean(acceptance, axis=0)
+    # Ranks (Vehtari et al., 2021) are robust to a few chains with large values in a heavy tail or in the wide part of a
+    # funnel, which are not in a separate mode.
+    worst = points[:, :, int(np.argmax(mixing.r_hat))]
+    ranks = np.argsort(np.argsort(worst, axis=None, kind="stable")).reshape(worst.shape)
+    rank_r_hat = float(np.sqrt(ranks.var() / ranks.var(axis=0).mean()))
     return ChainNumbers(
         mixing.r_hat,
-        _rank_r_hat(points[:, :, int(np.argmax(mixing.r_hat))]),
+        rank_r_hat,
         mixing.mean_error,
         mixing.sd_error,
         np.maximum(mixing.mean_error, mixing.sd_error),
@@ -387,18 +378,6 @@ def chain_numbers(points: np.ndarray, scores: np.ndarray, acceptance: np.ndarray
         float(np.mean(acceptance)),
         float(by_chain.min()),
     )
-
-
-def _rank_r_hat(values: np.ndarray) -> float:
-    """R-hat of the ranks of values with axes (transition, chain).
-
-    Ranks (Vehtari et al., 2021) are robust to a few chains with large values in a heavy tail or in the wide part of a
-    funnel, which are not in a separate mode.
-    """
-    ranks = np.empty(values.size)
-    ranks[np.argsort(values, axis=None, kind="stable")] = np.arange(values.size)
-    by_chain = ranks.reshape(values.shape)
-    return float(np.sqrt(ranks.var() / by_chain.var(axis=0).mean()))
 
 
 def distance_along_directions(random: np.random.Generator, particles: np.ndarray, others: np.ndarray) -> float:

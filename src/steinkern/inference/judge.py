@@ -96,22 +96,24 @@ class Judgement(NamedTuple):
 
 def judge(diagnostics: Diagnostics, run: RunFacts) -> Judgement:
     """The status of a run, its message and all of its warnings."""
-    warnings = [*run.notices, *_about_faults(diagnostics, run)]
+    warnings = list(run.notices)
+    if stuck := diagnostics.faults.stuck:
+        which = ("particle " if len(stuck) == 1 else "particles ") + join_truncated(stuck)
+        warnings.append(Notice(
+            "stuck",
+            f"{which} of {run.shape[0]} left the support in more than five consecutive steps, moved back each time to "
+            "an edge that the target does not declare. Declare constraints with `support=`, or take smaller steps.",
+        ))  # fmt: skip
     if run.failed is not None:
         message = Notice(run.failed.code, run.failed.text + diagnostics.faults.in_words())
         return Judgement(Status.DIVERGED, message, tuple(warnings))
-    wrong_sign = is_wrong_sign(diagnostics)
-    if wrong_sign:
-        warnings.append(_wrong_sign(diagnostics))
-    else:
-        causes = [*_not_moved(run), *_flat(run)]
-        warnings += causes
-        if not causes:  # tests/inference/test_judge.py: particles that have not moved, and a flat direction
-            warnings += _not_converged(run)
-        # The battery's ensemble: it looks for modes, and its particles are not meant as draws. At an edge Stein's
-        # identity does not hold (test_automatic_doubt.py: a density with an edge that is not declared).
-        if run.traits.samples_target and not causes and not _has_edge(diagnostics):
-            warnings += _about_particles(diagnostics, run)
+    causes = list(_about_run(diagnostics, run))
+    warnings += causes
+    # The battery's ensemble looks for modes, and its particles are not meant as draws. At an edge Stein's identity does
+    # not hold (a density with an edge that is not declared).
+    explained = any(notice.code in ("wrong-sign", "not-moved", "flat") for notice in causes)
+    if run.traits.samples_target and not explained and not _has_edge(diagnostics):
+        warnings += _about_particles(diagnostics, run)
     warnings += _about_chains(diagnostics, run)
     distinct = tuple({notice.code: notice for notice in warnings}.values())
     status, message = _ending(run, bool(distinct))
@@ -250,54 +252,38 @@ def _onwards(run: RunFacts) -> str:
     return ways_out([*noise, "raise `num_steps`", "change the learning rate", "use a kernel with a metric", SAMPLE])
 
 
-def _wrong_sign(d: Diagnostics) -> Notice:
-    return Notice(
-        "wrong-sign",
-        f"the log density grows away from the particles: their Stein ratio is {d.stein_ratio:.2g}, and 1 at draws of "
-        "the target. Did you pass −log p in place of log p? If not, it has no upper bound where they are: give the "
-        "parameters a proper prior.",
-    )
-
-
-def _about_faults(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
-    stuck = d.faults.stuck
-    if stuck:
-        particles = ("particle " if len(stuck) == 1 else "particles ") + join_truncated(stuck)
+def _about_run(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
+    """Warnings about the target and the steps; each of the first three explains what else may be wrong."""
+    if is_wrong_sign(d):
         yield Notice(
-            "stuck",
-            f"{particles} of {run.shape[0]} left the support in more than five consecutive steps, moved back "
-            "each time to an edge that the target does not declare. Declare constraints with `support=`, or take "
-            "smaller steps.",
+            "wrong-sign",
+            f"the log density grows away from the particles: their Stein ratio is {d.stein_ratio:.2g}, and 1 at draws "
+            "of the target. Did you pass −log p in place of log p? If not, it has no upper bound where they are: give "
+            "the parameters a proper prior.",
         )
-
-
-def _not_moved(run: RunFacts) -> Iterator[Notice]:
-    if run.velocity > 0 and run.path < MIN_MOVE and not run.converged and run.velocity_fraction > REST:
+        return
+    steps, far = quantity(run.num_steps, "step"), run.velocity_fraction > REST
+    not_moved = run.velocity > 0 and run.path < MIN_MOVE and not run.converged and far
+    if not_moved:
         yield Notice(
             "not-moved",
-            f"the particles have not moved: after {quantity(run.num_steps, 'step')} they have come {run.path:.1g} of "
-            f"their spread far, at a velocity of {run.velocity:.2g}. The step size is 0, or too small for this "
-            "precision: raise the learning rate.",
+            f"the particles have not moved: after {steps} they have come {run.path:.1g} of their spread far, at a "
+            f"velocity of {run.velocity:.2g}. The step size is 0, or too small for this precision: raise the learning "
+            "rate.",
         )
-
-
-def _flat(run: RunFacts) -> Iterator[Notice]:
     if run.flat:
-        named = join_truncated([run.name_of(place) for place in run.flat[:6]], 5)
+        named = join_truncated([run.name_of(index) for index in run.flat[:6]], 5)
         yield Notice(
             "flat",
             f"the log density does not depend on {named}: its gradient there is exactly zero at all particles, the "
             "first and the last. A density that is flat in a direction cannot be normalized, and the particles spread "
             "along it without end. Leave out parameters that are not used, and give the others a prior.",
         )
-
-
-def _not_converged(run: RunFacts) -> Iterator[Notice]:
-    if run.tolerance > 0 and not run.converged and not run.ended_by:
+    if run.tolerance > 0 and not (run.converged or run.ended_by or run.flat or not_moved):
         yield Notice(
             "not-converged",
-            f"the run has not converged: after {quantity(run.num_steps, 'step')} the velocity is "
-            f"{run.velocity_fraction:.2g} of its largest value, `tolerance` asks for {run.tolerance:.2g}. "
+            f"the run has not converged: after {steps} the velocity is {run.velocity_fraction:.2g} of its largest "
+            f"value, `tolerance` asks for {run.tolerance:.2g}. "
             + ways_out(["raise `num_steps`", "try another learning rate, or a step rule that decays"]),
         )
 

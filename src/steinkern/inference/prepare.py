@@ -63,7 +63,9 @@ def prepare(
     if options.batch_size is not None:
         _check_rows(bound, points, data, options.batch_size)
     warnings = _start_warnings(sampler, bound, points, batch, evaluation)
-    if isinstance(particles, Result) and _continues(particles, bound, sampler):
+    # An earlier result of an equal sampler in the same space continues from its whole state.
+    same = isinstance(particles, Result) and particles.loop is not None and eqx.tree_equal(particles.sampler, sampler)
+    if same and eqx.tree_equal(particles.target.space, bound.space):
         loop = particles.loop.marked(healthy=True)._replace(faults=FaultCounters.none(len(points)))
     else:
         with _explain_shapes(bound, particles, data):
@@ -134,13 +136,6 @@ def _beside(points: Points, scores: Points, offset: Vector) -> tuple[Points, Poi
     """The points moved by plus and minus an offset, and the expected half differences, for moves that are rounded."""
     above, below = points + offset[None], points - offset[None]
     return above, below, jnp.sum(scores * (above - below), axis=1) / 2
-
-
-def _continues(earlier: Result, target: AbstractTarget, sampler: AbstractSampler) -> bool:
-    """Whether a run can continue from an earlier result's whole state; otherwise it starts from its particles."""
-    if earlier.loop is None:
-        return False
-    return bool(eqx.tree_equal(earlier.sampler, sampler)) and bool(eqx.tree_equal(earlier.target.space, target.space))
 
 
 def _as_array(leaf: Any) -> Array:
