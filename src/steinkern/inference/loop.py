@@ -153,10 +153,9 @@ def advance(
         state, info = sampler.step(sampler_key, before.state, now, batch)
         tolerance = jnp.where(power == 1, options.tolerance, -1)  # a tempered step cannot converge
         state, farthest, shortened = _clip_moves(before, state, options.max_move)
-        after = _after(before, state, info, farthest, shortened, tolerance)
-        rest = sampler.at_rest(after.state)
-        if rest is not None:
-            after = after._replace(converged=after.converged | (after.healthy & rest & (power == 1)))
+        after = _after(before, state, info._replace(at_rest=None), farthest, shortened, tolerance)
+        if info.at_rest is not None:  # needed here alone, so neither carried nor recorded
+            after = after._replace(converged=after.converged | (after.healthy & info.at_rest & (power == 1)))
         slot = jax.lax.div(before.step - (last - num_steps), options.record_every)
         line = Lines(after.info, after.state.points if keep_points else None)
         return after, jax.tree.map(partial(_write_line, slot), records, line)

@@ -80,7 +80,6 @@ def prepare(
     if mesh is not None:
         points = spread(points, mesh, (key, data))
     bound.check_data(data, batch_size)
-    sampler.check(points)
     sampled = bound.sampled_rows(data, batch_size)
     rows = {name: np.arange(number) for name, (_, number) in sampled.items()}
     batch = batch_of(bound, data, rows) if sampled else data

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from ..core.multihost import on_host
 from ..core.types import Batch, Key, Points, PyTree
 from ..results.outcome import Faults, History
-from ..samplers.sampler import AbstractSampler
+from ..samplers.sampler import AbstractSampler, target_at
 from ..targets.constrained import constrained
 from ..targets.target import AbstractTarget
 from .history import Lines, Record, Recorder, most_lines
@@ -117,7 +117,7 @@ class Run:
     @property
     def target_now(self) -> AbstractTarget:
         """The target at the current values of the shared parameters."""
-        return self.sampler.target_at(self.loop.state, self.target)
+        return target_at(self.loop.state, self.target)
 
     @property
     def going(self) -> bool:
