@@ -24,7 +24,7 @@ from steinkern.core.programs import gpu_options
 from steinkern.core.types import Key, Points, PyTree, Scalar
 from steinkern.kernels.bandwidth import Median
 from steinkern.samplers.half_bayesian import half_bayesian
-from steinkern.samplers.sampler import AbstractSampler
+from steinkern.samplers.sampler import AbstractSampler, target_at
 from steinkern.targets.kfac import KFAC
 from steinkern.targets.likelihood import Categorical
 from steinkern.targets.target import AbstractTarget, Posterior
@@ -213,7 +213,7 @@ def _trial(
 
     first = moves.init(target, points, batch(run_key))  # looks at shapes alone
     state = jax.lax.fori_loop(jnp.zeros((), jnp.int32), steps, step, first)
-    final = moves.target_at(state, target)
+    final = target_at(state, target)
 
     def predict(image: Array) -> tuple[Array, Array]:
         return _predict(final, state.points, _standardise(image, data.scale))

@@ -24,7 +24,7 @@ from steinkern.core.particles import split
 from steinkern.core.types import Key, Points
 from steinkern.kernels.bandwidth import Median
 from steinkern.samplers.half_bayesian import half_bayesian
-from steinkern.samplers.sampler import AbstractSampler
+from steinkern.samplers.sampler import AbstractSampler, target_at
 from steinkern.targets.curvature import Fisher
 from steinkern.targets.kfac import KFAC
 from steinkern.targets.likelihood import Categorical
@@ -260,7 +260,7 @@ def trial(
         for (rows, _), length in zip(part, task.buckets, strict=True):
             some = Example(arrays.tokens[rows, :length], arrays.lengths[rows], arrays.labels[rows], None)
             if whole:
-                pieces.append(_mean_probabilities(moves.target_at(state, target), state.points, some))
+                pieces.append(_mean_probabilities(target_at(state, target), state.points, some))
                 continue
             pieces.append(_probabilities(state.points, jax.vmap(partial(features, state.shared))(some)))
         return jnp.concatenate(pieces)

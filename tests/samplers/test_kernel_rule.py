@@ -223,7 +223,6 @@ def given_anchors(points):
 def test_mixture_has_the_blended_metric_of_every_anchor(anchors, places, shrinkage, clouds):
     sampler = sk.matrix_svgd("mixture", EXACT, BASE, anchors=anchors, shrinkage=shrinkage, damping=DAMPING)
     points = clouds[0]
-    sampler.rule.check(points)
     (kernel,) = walk(sampler.rule, clouds[:1])
     own = np.stack([curvature_at(anchor) for anchor in places(points)])
     expected = [damped((1 - shrinkage) * each + shrinkage * own.mean(0)) for each in own]
@@ -274,7 +273,7 @@ def test_anchors_move_with_the_particles_while_their_metrics_are_kept(clouds):
 )
 def test_settings_that_cannot_work_are_refused(rule, message, clouds):
     with pytest.raises(ValueError, match=message):
-        rule().check(clouds[0])
+        rule().init(CONVEX, clouds[0], None)
 
 
 def test_a_numpy_integer_counts_anchors_like_any_other():

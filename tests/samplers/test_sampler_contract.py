@@ -183,6 +183,38 @@ def test_step_rules_of_optax_work_under_strict_promotion_of_types(optimizer, key
     assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
 
 
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (sk.svgd(sk.Graphical.coordinatewise(sk.RBF(), 3)), "`blocks` must cover the 2 coordinates"),
+        (sk.gradient_free_svgd(surrogate, sk.Graphical.coordinatewise(sk.RBF(), 3)), "`blocks` must cover the 2"),
+        (sk.matrix_svgd("average", sk.Hessian(), sk.Graphical.coordinatewise(sk.RBF(), 3)), "`blocks` must cover"),
+        (sk.matrix_svgd("mixture", sk.Hessian(), anchors=N + 1), "`anchors` must be at most the number of particles"),
+        (sk.samplers.AutoSVGD(sk.linalg.DenseMetric.of(jnp.eye(3)), 9), "`metric` must have the particles' 2 coord"),
+    ],
+    ids=["kernel", "gradient-free", "average", "anchors", "metric"],
+)
+def test_a_sampler_that_does_not_fit_the_particles_is_refused_by_init_and_by_fit(sampler, message, key):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        sampler.init(target_in(D), jnp.ones((N, D)))
+    with pytest.raises(ValueError, match=f"^{message}"):
+        sk.fit(key, bent, sampler, jr.normal(key, (N, D)), num_steps=1)
+
+
+def test_particles_at_rest_are_told_by_the_samplers_that_measure_it(key):
+    target = sk.LogDensity(lambda x: -0.5 * jnp.sum(x**2)).bind(jnp.zeros(D))
+    sampler = sk.samplers.AutoSVGD(sk.linalg.DenseMetric.of(jnp.eye(D)), 400)
+
+    def move(state, step):
+        state, info = sampler.step(step, state, target)
+        return state, info.at_rest
+
+    at_rest = jax.lax.scan(move, sampler.init(target, 3 + jr.normal(key, (N, D))), jr.split(key, 400))[1]
+    assert not at_rest[0]
+    assert at_rest[-1]
+    assert sk.svgd().step(key, sk.svgd().init(target, jnp.ones((N, D))), target)[1].at_rest is None
+
+
 def assert_finite(outcome):
     state, info = outcome
     for leaf in jax.tree.leaves((state, info.velocity_norm, info.step_size)):

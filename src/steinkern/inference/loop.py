@@ -16,7 +16,7 @@ from ..core._xla import reduce_together
 from ..core.multihost import on_host
 from ..core.programs import compiled
 from ..core.types import Batch, Key, Points, PyTree, Scalar, as_number, cast_like
-from ..samplers.sampler import AbstractSampler, Info
+from ..samplers.sampler import AbstractSampler, Info, target_at
 from ..targets.target import AbstractTarget
 from .history import Record, Recorder
 from .rounding import too_coarse
@@ -62,7 +62,7 @@ class Run(eqx.Module):
 
     def target_at(self, loop: "LoopState") -> AbstractTarget:
         """The target at the current values of the shared parameters."""
-        return self.sampler.target_at(loop.state, self.target)
+        return target_at(loop.state, self.target)
 
     def step_at(self, loop: "LoopState") -> tuple[Key, AbstractTarget, Batch, Any]:
         """The sampler's key, the target, the minibatch and the power of the next step, which depend on its number."""
@@ -247,10 +247,9 @@ def advance(
         before, records = carry
         sampler_key, target, batch, power = run.step_at(before)
         state, info = run.sampler.step(sampler_key, before.state, target, batch)
-        after = _after(before, state, info, options, power)
-        rest = run.sampler.at_rest(after.state)
-        if rest is not None:
-            after = after._replace(converged=after.converged | (after.healthy & rest & (power == 1)))
+        after = _after(before, state, info._replace(at_rest=None), options, power)
+        if info.at_rest is not None:  # needed here alone, so neither carried nor recorded
+            after = after._replace(converged=after.converged | (after.healthy & info.at_rest & (power == 1)))
         row = jax.lax.div(before.step - (last - num_steps), options.record_every)
         return after, jax.tree.map(partial(_write_record, row), records, record(after))
 

@@ -49,7 +49,6 @@ def prepare(
     if mesh is not None:
         points = spread(points, mesh, (key, data))
     bound.check_data(data, options.batch_size)
-    sampler.check(points)
     run = Run(key, bound, sampler, data, options, mesh, first_step)
     batch = run.first_batch()
     inputs = sampler, bound, points, batch

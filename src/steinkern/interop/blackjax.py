@@ -68,7 +68,6 @@ def as_blackjax(
         position = as_arrays("position", position)
         bound = bind(position)
         points = jax.vmap(bound.bound_space.unconstrain)(position)
-        sampler.check(points)
         return ParticleState(position, sampler.init(bound, points, bound.batch(rows, batch_size)))
 
     def step(rng_key: KeyLike, state: ParticleState) -> tuple[ParticleState, Info]:

@@ -18,6 +18,7 @@ from .langevin import sgld as sgld
 from .sampler import AbstractSampler as AbstractSampler
 from .sampler import Info as Info
 from .sampler import Traits as Traits
+from .sampler import target_at as target_at
 from .stein import SVGD as SVGD
 from .stein import SVN as SVN
 from .stein import GradientFreeSVGD as GradientFreeSVGD

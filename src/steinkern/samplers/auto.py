@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from ..core.particles import Scored
 from ..core.types import Batch, Key, Points, Scalar, as_number, cast_like, check_positive
@@ -76,6 +76,11 @@ class AutoSVGD(AbstractSampler):
         check_positive("horizon", self.horizon)
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> AutoSVGDState:
+        self.kernel.check(points.shape[1])
+        if points.shape[1] != self.metric.size:
+            raise ValueError(
+                f"`metric` must have the particles' {points.shape[1]} coordinates, got {self.metric.size}."
+            )
         first = jnp.log(jnp.asarray(FIRST_STEP, points.dtype))
         return AutoSVGDState(points, jnp.zeros_like(points), first, jnp.zeros((), jnp.int32))
 
@@ -95,17 +100,8 @@ class AutoSVGD(AbstractSampler):
         share = jnp.minimum(1, _MAX_MOVE / jnp.where(lengths > 0, lengths, 1))
         moved = points + metric.unwhiten(size * share * velocity)
         info = make_info(points, metric.unwhiten(velocity), moved, scores)
-        return AutoSVGDState(moved, velocity, log_step, state.steps + 1), info
-
-    def at_rest(self, state: AutoSVGDState) -> Bool[Array, ""]:
-        return root_mean_square(state.velocity) < MAX_VELOCITY_AT_REST
-
-    def check(self, points: Points) -> None:
-        self.kernel.check(points.shape[1])
-        if points.shape[1] != self.metric.size:
-            raise ValueError(
-                f"`metric` must have the particles' {points.shape[1]} coordinates, got {self.metric.size}."
-            )
+        at_rest = root_mean_square(velocity) < MAX_VELOCITY_AT_REST
+        return AutoSVGDState(moved, velocity, log_step, state.steps + 1), info._replace(at_rest=at_rest)
 
     def _decay(self, steps: Int[Array, ""], like: Array) -> Scalar:
         """1 for the first half of the horizon, and a cosine down to `FINAL_DECAY` over the second."""

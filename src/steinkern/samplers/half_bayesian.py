@@ -9,7 +9,7 @@ import optax
 
 from ..core.types import Batch, Key, Points, PyTree
 from ..targets.target import AbstractTarget
-from .sampler import AbstractSampler, Info, Traits
+from .sampler import AbstractSampler, Info, Traits, target_at
 from .stein import as_optimizer
 
 
@@ -60,11 +60,10 @@ class HalfBayesian(AbstractSampler):
     def step(
         self, key: Key, state: HalfBayesianState, target: AbstractTarget, batch: Batch = None
     ) -> tuple[HalfBayesianState, Info]:
-        inner, info = self.sampler.step(key, state.inner, self.target_at(state, target), batch)
+        inner, info = self.sampler.step(key, state.inner, target_at(state, target), batch)
 
         def mean_log_density(shared: PyTree) -> Any:
-            shared_target = target.sharing(eqx.combine(shared, target.shared))
-            return jnp.mean(shared_target.log_densities(state.points, batch))
+            return jnp.mean(target_at(state._replace(shared=shared), target).log_densities(state.points, batch))
 
         gradient = jax.grad(mean_log_density)(state.shared)
         with jax.numpy_dtype_promotion("standard"):  # some step rules mix integers and floats
@@ -75,13 +74,8 @@ class HalfBayesian(AbstractSampler):
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(shared)]))
         # A NaN norm marks a step to shared parameters that are not finite, which recovery rejects.
         norm = jnp.where(finite, info.velocity_norm, jnp.nan)
-        return HalfBayesianState(inner, shared, optimizer), info._replace(velocity_norm=norm)
-
-    def target_at(self, state: HalfBayesianState, target: AbstractTarget) -> AbstractTarget:
-        return target.sharing(eqx.combine(state.shared, target.shared))
-
-    def check(self, points: Points) -> None:
-        self.sampler.check(points)
+        # Particles at rest do not end a run, in which the shared parameters may still move.
+        return HalfBayesianState(inner, shared, optimizer), info._replace(velocity_norm=norm, at_rest=None)
 
     def damped(self, factor: float) -> "HalfBayesian | None":
         sampler = self.sampler.damped(factor)

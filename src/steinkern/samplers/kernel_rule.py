@@ -39,17 +39,13 @@ class AbstractKernelRule(OneLine):
 
     @abc.abstractmethod
     def init(self, target: AbstractTarget, points: Points, batch: Batch) -> Any:
-        """The state before the first step."""
+        """The state before the first step; raises `ValueError` where the rule does not fit the particles."""
 
     @abc.abstractmethod
     def update(
         self, state: Any, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[Any, AbstractMatrixKernel]:
         """The next state, and the kernel for this step."""
-
-    def check(self, points: Points) -> None:
-        """Raise where the rule does not fit the particles."""
-        return None
 
     def damped(self, factor: float) -> "AbstractKernelRule | None":
         """The same rule with `factor` times the damping of its metrics; `None` where it factorises none."""
@@ -62,16 +58,13 @@ class FixedKernel(AbstractKernelRule):
     kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch) -> None:
-        return None
+        self.kernel.check(points.shape[1])
 
     def update(
         self, state: None, target: AbstractTarget, points: Points, batch: Batch
     ) -> tuple[None, AbstractMatrixKernel]:
         with jax.named_scope("bandwidth"):
             return None, self.kernel.adapt(points)
-
-    def check(self, points: Points) -> None:
-        self.kernel.check(points.shape[1])
 
 
 Measure: TypeAlias = Callable[[], AbstractOperator]
@@ -186,6 +179,8 @@ class AverageMetric(AbstractKernelRule):
     per_block: bool = eqx.field(default=False, static=True)
 
     def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
+        if not self.per_block:
+            self.kernel.check(points.shape[1])
         return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
 
     def update(
@@ -200,10 +195,6 @@ class AverageMetric(AbstractKernelRule):
         if self.per_block:
             return state, _over_blocks(build, state.metric, points)
         return state, build(state.metric, points)
-
-    def check(self, points: Points) -> None:
-        if not self.per_block:
-            self.kernel.check(points.shape[1])
 
     def damped(self, factor: float) -> "AverageMetric":
         return eqx.tree_at(lambda rule: rule.settings.damping, self, scale_number(self.settings.damping, factor))
@@ -257,7 +248,7 @@ class AnchorMixture(AbstractKernelRule):
                     "`anchors` and `num_anchors` exclude each other: give points, or a number of particles."
                 )
 
-    def check(self, points: Points) -> None:
+    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
         n, d = points.shape
         if not self.per_block:
             self.kernel.check(d)
@@ -265,6 +256,7 @@ class AnchorMixture(AbstractKernelRule):
             raise ValueError(f"`anchors` must be at most the number of particles, {n}, got {self.num_anchors}.")
         if self.anchors is not None and self.anchors.shape[1:] != (d,):
             raise ValueError(f"`anchors` must have shape (l, {d}), got {self.anchors.shape}.")
+        return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
 
     def damped(self, factor: float) -> "AnchorMixture":
         return eqx.tree_at(lambda rule: rule.settings.damping, self, scale_number(self.settings.damping, factor))
@@ -274,9 +266,6 @@ class AnchorMixture(AbstractKernelRule):
         if self.anchors is not None:
             return cast_like(self.anchors, points)
         return points if self.num_anchors is None else points[: self.num_anchors]
-
-    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
-        return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
 
     def update(
         self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch

@@ -3,6 +3,7 @@
 import abc
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
@@ -21,6 +22,8 @@ class Info(NamedTuple):
     """Root mean square of the move over that of the velocity: the effective step size."""
     stein_ratio: Scalar
     """See `steinkern.stein_ratio`: 1 in expectation at exact draws, larger where the particles are too wide."""
+    at_rest: Bool[Array, ""] | None = None
+    """Whether the particles are at rest, so that a run has converged; `None` for samplers without such a measure."""
 
 
 class Traits(NamedTuple):
@@ -37,11 +40,14 @@ class Traits(NamedTuple):
 
 
 class AbstractSampler(OneLine):
-    """Moves particles towards a target. One step is a pure function of (key, state, target, batch)."""
+    """Moves particles towards a target. One step is a pure function of (key, state, target, batch).
+
+    A state has the particles as `points`, and the shared parameters as `shared` where the sampler trains them.
+    """
 
     @abc.abstractmethod
     def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> Any:
-        """The state before the first step."""
+        """The state before the first step; raises `ValueError` where the sampler does not fit the particles."""
 
     @abc.abstractmethod
     def step(self, key: Key, state: Any, target: AbstractTarget, batch: Batch = None) -> tuple[Any, Info]:
@@ -52,21 +58,15 @@ class AbstractSampler(OneLine):
         """What the sampler does; by default it is deterministic, interacts, differentiates and samples the target."""
         return Traits()
 
-    def at_rest(self, state: Any) -> Bool[Array, ""] | None:
-        """Whether the particles are at rest by the sampler's measure; `None` for samplers without one."""
-        return None
-
-    def target_at(self, state: Any, target: AbstractTarget) -> AbstractTarget:
-        """The target at the shared parameters of `state`, where the sampler trains them; else `target` itself."""
-        return target
-
     def damped(self, factor: float) -> "AbstractSampler | None":
         """A copy with `factor` times the damping of its metrics; `None` for samplers without damping."""
         return None
 
-    def check(self, points: Points) -> None:
-        """Raise where the sampler does not fit the particles; called before a run."""
-        return None
+
+def target_at(state: Any, target: AbstractTarget) -> AbstractTarget:
+    """The target at the shared parameters that the sampler of `state` trains; `target` itself where it trains none."""
+    shared = getattr(state, "shared", None)
+    return target if shared is None else target.sharing(eqx.combine(shared, target.shared))
 
 
 def root_mean_square(values: Array) -> Scalar:
@@ -75,7 +75,7 @@ def root_mean_square(values: Array) -> Scalar:
 
 
 def make_info(points: Points, velocity: Points, moved: Points, scores: Points | None) -> Info:
-    """The `Info` of a step from `points` to `moved`."""
+    """The `Info` of a step from `points` to `moved`; without scores there is no Stein ratio."""
     n, d = points.shape
     terms = [velocity**2, (moved - points) ** 2]
     if scores is not None:

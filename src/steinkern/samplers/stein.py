@@ -58,9 +58,6 @@ class SVGD(AbstractSampler):
             velocity = kernel.velocity(state.points, Scored.uniform(state.points, scores))
         return move_along(self.optimizer, state, velocity, scores, rule)
 
-    def check(self, points: Points) -> None:
-        self.rule.check(points)
-
     def damped(self, factor: float) -> "SVGD | None":
         rule = self.rule.damped(factor)
         return None if rule is None else SVGD(rule, self.optimizer)
@@ -105,9 +102,6 @@ class GradientFreeSVGD(AbstractSampler):
         if not self.normalize:
             velocity = jnp.exp(log_weights)[:, None] * velocity
         return move_along(self.optimizer, state, velocity, None, rule)
-
-    def check(self, points: Points) -> None:
-        self.rule.check(points)
 
     @property
     def traits(self) -> Traits:
