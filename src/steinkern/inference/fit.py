@@ -216,7 +216,7 @@ def _facts(
     velocity = float(loop.info.velocity_norm)
     return RunFacts(
         loop.state.points.shape,
-        run.target.bound_space.layout.coordinate_name,
+        run.target.space.layout.coordinate_name,
         num_steps=int(loop.step),
         failed=failed,
         ended_by=_ENDED_BY.get(ending, ""),
@@ -244,7 +244,7 @@ def _check_rounding(run: Run, seen: Evaluation) -> tuple[Notice, ...]:
         return ()
     coarse, masks = jax.tree.map(on_host, (seen.coarse, seen.coarse_particles))
     used = isinstance(sampler, AutoSVGD) or not sampler.traits.differentiates
-    name_of = run.target.bound_space.layout.coordinate_name
+    name_of = run.target.space.layout.coordinate_name
     return check_rounding(coarse, masks, name_of, on_host(seen.log_densities) if used else None)
 
 

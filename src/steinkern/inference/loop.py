@@ -15,7 +15,7 @@ from ..core._xla import reduce_together
 from ..core.programs import compiled
 from ..core.types import Batch, Key, Points, PyTree, Scalar, cast_like
 from ..samplers.sampler import AbstractSampler, Info
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .history import Lines
 from .rounding import too_coarse
 
@@ -52,7 +52,7 @@ class Options(NamedTuple):
 
 @compiled
 def first_loop(
-    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
+    sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, step: Int[Array, ""]
 ) -> LoopState:
     """The state of the loop before its first step."""
     zero, none = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32)
@@ -86,10 +86,10 @@ class Evaluation(NamedTuple):
 
 
 @compiled
-def evaluate(sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch) -> Evaluation:
+def evaluate(sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch) -> Evaluation:
     """Evaluate the target at every particle. One program serves before, along and after a run."""
     scores = target.scores(points, batch) if sampler.traits.differentiates else jnp.zeros_like(points)
-    particles = jax.vmap(target.bound_space.constrain)(points)
+    particles = jax.vmap(target.space.constrain)(points)
     return Evaluation(
         target.log_densities(points, batch),
         scores,
@@ -108,13 +108,13 @@ def spread_of(points: Points) -> Scalar:
     return jnp.sqrt(jnp.mean(jnp.var(points, axis=0)))
 
 
-def batch_of(target: AbstractTarget, data: Batch, rows: Mapping[str, np.ndarray]) -> Batch:
+def batch_of(target: BoundTarget, data: Batch, rows: Mapping[str, np.ndarray]) -> Batch:
     """The batch of these rows, keyed by what is subsampled. One program serves before and after a run."""
     return _batch_of(target, data, {name: jax.device_put(chosen.astype(np.int32)) for name, chosen in rows.items()})
 
 
 @compiled
-def _batch_of(target: AbstractTarget, data: Batch, rows: dict[str, Array]) -> Batch:
+def _batch_of(target: BoundTarget, data: Batch, rows: dict[str, Array]) -> Batch:
     return target.batch_of(data, rows)
 
 
@@ -122,7 +122,7 @@ def _batch_of(target: AbstractTarget, data: Batch, rows: dict[str, Array]) -> Ba
 def advance(
     key: Key,
     sampler: AbstractSampler,
-    target: AbstractTarget,
+    target: BoundTarget,
     tempering: Callable[[Array], Array] | None,
     data: Batch,
     loop: LoopState,

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool
 from ..core.multihost import on_host, placed_like
 from ..core.programs import compiled
 from ..core.types import Batch, Points, Scalar, Vector
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .loop import Evaluation, evaluate, step_keys, with_points
 from .run import FaultCounters, Run
 
@@ -152,7 +152,7 @@ def _step_with_more_damping(run: Run) -> bool:
 class _FiniteCheck:
     """Checks at which points the target, and optionally its gradient and curvature, are finite on one minibatch."""
 
-    target: AbstractTarget
+    target: BoundTarget
     batch: Batch
     gradient: bool
     curvature: bool = False
@@ -174,7 +174,7 @@ class _FiniteCheck:
 
 
 @compiled
-def _finite(target: AbstractTarget, points: Points, batch: Batch, gradient: bool, curvature: bool) -> Bool[Array, " n"]:
+def _finite(target: BoundTarget, points: Points, batch: Batch, gradient: bool, curvature: bool) -> Bool[Array, " n"]:
     """A mask of the particles at which the log density, and optionally its gradient and curvature, are finite."""
     finite = jnp.isfinite(target.log_densities(points, batch))
     if gradient:

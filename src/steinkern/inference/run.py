@@ -14,7 +14,7 @@ from ..core.types import Batch, Key, Points, PyTree
 from ..results.outcome import Faults, History
 from ..samplers.sampler import AbstractSampler
 from ..targets.constrained import constrained
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .history import Lines, Record, Recorder, most_lines
 from .loop import LoopState, Options, advance
 
@@ -50,7 +50,7 @@ class Run:
 
     key: Key
     sampler: AbstractSampler
-    target: AbstractTarget
+    target: BoundTarget
     tempering: Callable[[Array], Array] | None
     data: Batch
     batch_size: int | None
@@ -115,7 +115,7 @@ class Run:
         )  # fmt: skip
 
     @property
-    def target_now(self) -> AbstractTarget:
+    def target_now(self) -> BoundTarget:
         """The target at the current values of the shared parameters."""
         return self.sampler.target_at(self.loop.state, self.target)
 
@@ -188,7 +188,7 @@ def until(done: int, every: int) -> int:
     return every - done % every
 
 
-def _constrain_records(target: AbstractTarget, points: np.ndarray) -> PyTree:
+def _constrain_records(target: BoundTarget, points: np.ndarray) -> PyTree:
     """The particles of a history, by programs for powers of two: every checkpoint has another number of records."""
     number, n, d = points.shape
     padded = np.zeros((1 << max(number - 1, 0).bit_length(), n, d), points.dtype)

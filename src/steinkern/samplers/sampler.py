@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool
 from ..core._xla import Kind, mean_of_rows, reduce_together
 from ..core.reprs import OneLine
 from ..core.types import Batch, Key, Points, Scalar
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 
 
 class Info(NamedTuple):
@@ -40,11 +40,11 @@ class AbstractSampler(OneLine):
     """Moves particles towards a target. One step is a pure function of (key, state, target, batch)."""
 
     @abc.abstractmethod
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> Any:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> Any:
         """The state before the first step."""
 
     @abc.abstractmethod
-    def step(self, key: Key, state: Any, target: AbstractTarget, batch: Batch = None) -> tuple[Any, Info]:
+    def step(self, key: Key, state: Any, target: BoundTarget, batch: Batch = None) -> tuple[Any, Info]:
         """The next state, and the diagnostics of the step."""
 
     @property
@@ -56,7 +56,7 @@ class AbstractSampler(OneLine):
         """Whether the particles are at rest by the sampler's measure; `None` for samplers without one."""
         return None
 
-    def target_at(self, state: Any, target: AbstractTarget) -> AbstractTarget:
+    def target_at(self, state: Any, target: BoundTarget) -> BoundTarget:
         """The target at the shared parameters of `state`, where the sampler trains them; else `target` itself."""
         return target
 
