@@ -44,7 +44,7 @@ def ours(network: Network, images: Any, labels: Any) -> dict[str, tuple[Any, Any
         lambda network, example: sk.Categorical().log_prob(network(example[0]), example[1]),
         len(labels),
     ).bind(network)
-    point = target.bound_space.unconstrain(network)
+    point = target.space.unconstrain(network)
     blocks = sk.KFAC(lambda network, example: network(example[0]), sk.Categorical())(target, point, (images, labels))
     return {
         name: (np.asarray(part.right.matrix), np.asarray(part.left.matrix))

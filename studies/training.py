@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Integer
 
 from steinkern.core.types import Batch, Key, Points
 from steinkern.samplers.sampler import AbstractSampler
-from steinkern.targets.target import AbstractTarget
+from steinkern.targets.target import BoundTarget
 
 from .methods import Setting, with_numbers
 
@@ -21,7 +21,7 @@ from .methods import Setting, with_numbers
 def measured_run(
     key: Key,
     sampler: AbstractSampler,
-    target: AbstractTarget,
+    target: BoundTarget,
     points: Points,
     draw: Callable[[Key], Batch],
     checkpoints: Sequence[int] | Integer[Array, " checkpoints"],

@@ -12,6 +12,7 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
+from steinkern.targets import BoundTarget
 from tests.linalg.test_operators import dense_matrix
 
 PRIOR_PRECISION, RATE, NUM_DATA = 0.8, 0.3, 5
@@ -67,7 +68,7 @@ class Case(NamedTuple):
         return self.likelihood.log_prob(self.output(parameters, example), example.label)
 
     @property
-    def target(self) -> sk.Posterior:
+    def target(self) -> BoundTarget:
         return sk.Posterior(log_prior, self.log_likelihood, NUM_DATA).bind(self.network(np.random.default_rng(0)))
 
     def data(self, generator, number: int) -> Example:

@@ -27,7 +27,7 @@ from steinkern.samplers.half_bayesian import half_bayesian
 from steinkern.samplers.sampler import AbstractSampler, target_at
 from steinkern.targets.kfac import KFAC
 from steinkern.targets.likelihood import Categorical
-from steinkern.targets.target import AbstractTarget, Posterior
+from steinkern.targets.target import BoundTarget, Posterior
 
 from ..data.datasets import fingerprint
 from ..data.images import Images
@@ -198,9 +198,9 @@ def _trial(
         squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(network)])
         return -0.5 * jnp.sum(squares) / prior_scale**2
 
-    target = Posterior(log_prior, log_likelihood, number, shared=shared)
-    target = target.bind(jax.tree.map(lambda leaf: leaf[0], particles))
-    points = jax.vmap(target.bound_space.unconstrain)(particles)
+    posterior = Posterior(log_prior, log_likelihood, number, shared=shared)
+    target = posterior.bind(jax.tree.map(lambda leaf: leaf[0], particles))
+    points = jax.vmap(target.space.unconstrain)(particles)
     moves = sampler(shape.method, step_size, number, steps)
 
     def batch(key: Key) -> tuple[Array, Array]:
@@ -239,7 +239,7 @@ def _standardise(images: Array, scale: Float[Array, "2"]) -> Array:
     return (images.astype(scale.dtype) - scale[0]) / scale[1]
 
 
-def _predict(target: AbstractTarget, points: Points, image: Array) -> tuple[Float[Array, " classes"], Scalar]:
+def _predict(target: BoundTarget, points: Points, image: Array) -> tuple[Float[Array, " classes"], Scalar]:
     """The particles' mean probabilities of one image, and the mean of their entropies."""
     logits = jax.vmap(lambda point: target.constrain(point)(image))(points)
     logs = jax.nn.log_softmax(logits)

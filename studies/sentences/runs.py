@@ -28,7 +28,7 @@ from steinkern.samplers.sampler import AbstractSampler, target_at
 from steinkern.targets.curvature import Fisher
 from steinkern.targets.kfac import KFAC
 from steinkern.targets.likelihood import Categorical
-from steinkern.targets.target import AbstractTarget, Posterior
+from steinkern.targets.target import BoundTarget, Posterior
 
 from ..data.datasets import fingerprint
 from ..data.text import Part, Sentences, buckets_for, cross_validation, in_buckets
@@ -234,7 +234,7 @@ def trial(
         number,
         shared=shared,
     ).bind(jax.tree.map(lambda leaf: leaf[0], particles))
-    points = jax.vmap(target.bound_space.unconstrain)(particles)
+    points = jax.vmap(target.space.unconstrain)(particles)
     moves = sampler(method, step_size, damping, number, whole)
 
     def batch(bucket: int, batch_key: Key) -> Example:
@@ -290,7 +290,7 @@ def _probabilities(points: Points, inputs: Float[Array, "rows width"]) -> Float[
     return jnp.mean(jax.nn.softmax(jnp.einsum("ncw,rw->nrc", outputs, inputs)), axis=0)
 
 
-def _mean_probabilities(target: AbstractTarget, points: Points, examples: Example) -> Float[Array, "rows classes"]:
+def _mean_probabilities(target: BoundTarget, points: Points, examples: Example) -> Float[Array, "rows classes"]:
     """The same where all weights are particles."""
 
     def one(point: Float[Array, " d"]) -> Float[Array, "rows classes"]:

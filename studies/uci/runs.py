@@ -175,7 +175,7 @@ def _trial(method: str, task: Task, setting: Setting, trial: Any, shared: Any) -
     networks = jax.vmap(draw)(jr.split(start_key, NUM_PARTICLES))
     prior = NetworkPrior(rate=setting["noise_rate"])
     target = network_posterior(task.num_train, prior).bind(jax.tree.map(lambda leaf: leaf[0], networks))
-    points = jax.vmap(target.bound_space.unconstrain)(networks)
+    points = jax.vmap(target.space.unconstrain)(networks)
 
     def examples(rows: Array) -> tuple[Array, Array]:
         x = (features[rows] - scale.center[None, :]) / scale.spread[None, :]

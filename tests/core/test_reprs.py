@@ -20,7 +20,7 @@ def log_density(x):
         (sk.Hessian(), "Hessian()"),
         (sk.Fisher(log_density, sk.Bernoulli()), "Fisher(model=log_density, likelihood=Bernoulli())"),
         (sk.LogDensity(log_density), "LogDensity(function=log_density)"),
-        (sk.LogDensity(log_density).bind(jnp.zeros(30)), "LogDensity(function=log_density)"),
+        (sk.LogDensity(log_density).bind(jnp.zeros(30)), "BoundTarget(target=LogDensity(function=log_density))"),
         (sk.sgld(0.5), "SGLD(step_size=0.5)"),
         (sk.interval(0, 1), "Interval(lower=0, upper=1)"),
         (sk.samplers.MetricSettings(damping=0.1), "MetricSettings(damping=0.1)"),

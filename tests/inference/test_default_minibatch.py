@@ -73,9 +73,11 @@ def test_rows_that_a_sample_does_not_have_are_missed():
     def total(vector):
         return jnp.sum(bound.log_examples(vector, data))
 
-    centered = center_posterior(bound, start, jax.grad(total)(start), jax.hessian(total)(start))
+    centered = center_posterior(target, start, jax.grad(total)(start), jax.hessian(total)(start))
     in_jax = jax.tree.map(jnp.asarray, data)
-    _, problem = sample_for_chains(np.random.default_rng(0), sk.svgd(), centered, points, in_jax)
+    _, problem = sample_for_chains(
+        np.random.default_rng(0), sk.svgd(), centered.bind(np.zeros(3, np.float32)), points, in_jax
+    )
     assert "the log density differs by" in problem
 
 

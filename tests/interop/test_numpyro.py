@@ -13,6 +13,7 @@ from scipy import stats
 
 import steinkern as sk
 from steinkern.core.extras import install_command
+from steinkern.targets import BoundTarget
 
 pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
 
@@ -24,6 +25,10 @@ from numpyro.infer.util import log_density, potential_energy
 from tests import numpyro_reference as reference
 
 from_model = sk.interop.numpyro.from_model
+
+
+def bound(target):
+    return BoundTarget(target, target.space)
 
 
 @pytest.fixture
@@ -78,13 +83,15 @@ def test_means_and_spreads_are_those_of_nuts(hierarchical, draws, key):
 
 
 def test_the_density_is_numpyros_own_and_its_jacobian_what_remains(hierarchical, key, relaxed):
+    target = bound(hierarchical)
+
     @jax.jit
     def numbers(point):
-        potential = potential_energy(reference.model, reference.data(), {}, hierarchical.space.layout.unravel(point))
-        joint, _ = log_density(reference.model, reference.data(), {}, hierarchical.constrain(point))
-        return hierarchical.log_density(point), -potential, hierarchical.space.log_jacobian(point), -potential - joint
+        potential = potential_energy(reference.model, reference.data(), {}, target.space.layout.unravel(point))
+        joint, _ = log_density(reference.model, reference.data(), {}, target.constrain(point))
+        return target.log_density(point), -potential, target.space.log_jacobian(point), -potential - joint
 
-    density, expected_density, jacobian, expected_jacobian = numbers(jr.normal(key, (hierarchical.space.layout.size,)))
+    density, expected_density, jacobian, expected_jacobian = numbers(jr.normal(key, (target.space.layout.size,)))
     np.testing.assert_allclose(density, expected_density, rtol=1e-12)
     np.testing.assert_allclose(jacobian, expected_jacobian, rtol=1e-9)
 
@@ -122,7 +129,7 @@ def narrow(y):
 def test_first_particles_stand_where_the_posterior_is_finite(key):
     target = from_model(narrow, np.array([3.0, 4.0]))
     draws = target.prior(key, 200)
-    assert jnp.all(jnp.isfinite(target.log_densities(jax.vmap(target.space.unconstrain)(draws))))
+    assert jnp.all(jnp.isfinite(bound(target).log_densities(jax.vmap(target.space.unconstrain)(draws))))
     assert float(draws["width"].min()) > 4
 
 
@@ -136,7 +143,7 @@ def test_bounds_may_depend_on_other_sites(key):
         upper = numpyro.sample("upper", dist.Uniform(0.0, 1.0))
         numpyro.sample("lower", dist.Uniform(0.0, upper))
 
-    target = from_model(triangle)
+    target = bound(from_model(triangle))
     point = jnp.array([0.3, -0.7])  # lower, upper: sites are in alphabetical order
     values = target.constrain(point)
     upper = jax.nn.sigmoid(point[1])
@@ -173,8 +180,9 @@ def test_predictive_draws_follow_the_observed_sites_distribution(key):
 
 
 def test_each_step_draws_a_minibatch_of_the_models_own_plate(key):
-    whole, part = from_model(regression, X, Y), from_model(regression, X, Y, subsample_size=8)
-    assert part.plates == (("rows", 40, 8),)
+    models = from_model(regression, X, Y), from_model(regression, X, Y, subsample_size=8)
+    assert models[1].plates == (("rows", 40, 8),)
+    whole, part = map(bound, models)
     vector = jnp.array([0.7])
     np.testing.assert_allclose(part.log_density(vector), whole.log_density(vector), rtol=1e-12)  # no batch: all rows
     batches = [part.batch(None, None, own) for own in jr.split(key, 2)]
@@ -186,7 +194,7 @@ def test_each_step_draws_a_minibatch_of_the_models_own_plate(key):
 
 
 def test_minibatch_scores_average_to_the_full_score(key):
-    part = from_model(regression, X, Y, subsample_size=8)
+    part = bound(from_model(regression, X, Y, subsample_size=8))
     vector = jnp.array([0.7])
     scores = jax.jit(jax.vmap(lambda own: part.score(vector, part.batch(None, None, own))))(jr.split(key, 4000))
     error = scores.std() / 4000**0.5
@@ -232,7 +240,7 @@ def test_models_that_need_their_data_while_traced_get_them(key):
 
     target = from_model(model, np.array([0, 1, 1, 2]), np.arange(4.0))
     # Each level has k observations: N(Σy/(1 + k), 1/(1 + k)).
-    score = target.score(jnp.array([0.0, 1.5, 1.5]))
+    score = bound(target).score(jnp.array([0.0, 1.5, 1.5]))
     np.testing.assert_allclose(score, [0 - 0, 1 + 2 - 3 * 1.5, 3 - 2 * 1.5], atol=1e-12)
 
 
@@ -285,7 +293,7 @@ def test_models_that_cannot_be_targets_are_refused_in_one_line(model, arguments,
 
 
 def test_conditioning_on_a_discrete_site_is_a_way_out():
-    target = from_model(handlers.condition(mixture, {"label": np.array([0, 1, 1])}), np.zeros(3))
+    target = bound(from_model(handlers.condition(mixture, {"label": np.array([0, 1, 1])}), np.zeros(3)))
     # Beta(2, 3) turned round: weight^2 (1 − weight), with Jacobian weight(1 − weight), at weight 1/2.
     step = target.log_density(jnp.array([np.log(3.0)])) - target.log_density(jnp.array([0.0]))
     np.testing.assert_allclose(step, 3 * np.log(0.75 / 0.5) + 2 * np.log(0.25 / 0.5), rtol=1e-10)

@@ -31,7 +31,7 @@ def test_a_parameter_without_a_prior_is_refused_with_a_way_out_that_works():
     with pytest.raises(ValueError, match=r"'scale' is a `numpyro.param`.*numpyro.sample.*hide=\['scale'\]"):
         from_model(with_parameter, y)
     fixed = handlers.block(handlers.substitute(with_parameter, data={"scale": jnp.asarray(3.0)}), hide=["scale"])
-    target = from_model(fixed, y)
+    target = from_model(fixed, y).bind({"mean": jnp.zeros(())})
     density = target.log_density(jnp.ones(1))
     expected = dist.Normal(0.0, 1.0).log_prob(1.0) + 3 * dist.Normal(1.0, 3.0).log_prob(0.0)
     np.testing.assert_allclose(density, expected, rtol=1e-6)

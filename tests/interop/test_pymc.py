@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 import steinkern as sk
+from steinkern.targets import BoundTarget
 
 try:
     with warnings.catch_warnings():
@@ -142,7 +143,7 @@ def typer_testing():
 
 
 def test_the_density_is_that_of_the_distributions_with_the_jacobian(target, key):
-    point = jr.normal(key, (target.space.layout.size,))
+    point, target = jr.normal(key, (target.space.layout.size,)), BoundTarget(target, target.space)
     values = {name: np.asarray(value) for name, value in target.constrain(point).items()}
     scale, cuts = values["scale"], values["cuts"]
     joint = stats.halfnorm.logpdf(scale) + stats.dirichlet(np.ones(3)).logpdf(values["weights"])

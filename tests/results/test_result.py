@@ -90,7 +90,7 @@ def test_points_are_the_particles_in_unconstrained_coordinates(result):
 
 def test_results_know_what_they_are_results_of(result):
     assert isinstance(result.sampler, sk.samplers.SVGD)
-    assert result.target.function is log_density
+    assert result.target.target.function is log_density
     np.testing.assert_array_equal(result.history.step, [1, 2])
 
 

@@ -8,6 +8,7 @@ import scipy.linalg
 from scipy.special import softmax
 
 import steinkern as sk
+from steinkern.targets import BoundTarget
 from tests.kfac_cases import (
     CURVED,
     LINEAR,
@@ -136,8 +137,8 @@ def test_tempering_multiplies_the_curvature(generator):
 # --------------------------------------------------------------------------------------------------------------- prior
 
 
-def with_prior(log_prior) -> sk.Posterior:
-    return eqx.tree_at(lambda target: target.log_prior, NOISY.target, log_prior)
+def with_prior(log_prior) -> BoundTarget:
+    return eqx.tree_at(lambda bound: bound.target.log_prior, NOISY.target, log_prior)
 
 
 def coordinates(parameters) -> jax.Array:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
+from steinkern.targets import BoundTarget
 from tests.kfac_cases import (
     NOISY,
     NUM_DATA,
@@ -147,7 +148,7 @@ def test_float32_networks_have_float32_curvature(generator):
     network, data = jax.tree.map(
         lambda leaf: leaf.astype(jnp.float32), (NOISY.network(generator), NOISY.data(generator, 3))
     )
-    target = NOISY.target.bind(network)
+    target = NOISY.target.target.bind(network)
     shapes = jax.eval_shape(lambda point: NOISY.kfac(target, point, data), flat(network))
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {np.dtype("float32")}
 
@@ -296,7 +297,9 @@ def test_constraints_on_a_layer_are_refused(generator):
 @pytest.mark.parametrize(
     ("target", "data"),
     [
-        pytest.param(sk.LogDensity(log_prior, space=NOISY.target.space), jnp.ones((2, 3)), id="plain log density"),
+        pytest.param(
+            BoundTarget(sk.LogDensity(log_prior), NOISY.target.space), jnp.ones((2, 3)), id="plain log density"
+        ),
         pytest.param(NOISY.target, None, id="no data"),
     ],
 )

@@ -140,7 +140,7 @@ def test_metrics_in_single_precision_are_finite_for_dead_units_and_features_of_a
     network, data = jax.tree.map(
         lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == float else leaf, (network, data)
     )
-    target, point = case.target.bind(network), flat(network)
+    target, point = case.target.target.bind(network), flat(network)
 
     @jax.jit
     def solve(point):

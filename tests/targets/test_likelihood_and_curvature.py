@@ -320,7 +320,7 @@ def test_a_prior_that_curves_the_wrong_way_counts_with_its_positive_part(key):
         return -2.0 * jnp.log1p(jnp.sum(parameters["weights"] ** 2))
 
     data, _ = LINEAR.draw(key)
-    target = sk.Posterior(log_cauchy, LINEAR.target.log_likelihood, NUM_DATA, space=LINEAR.target.space)
+    target = sk.Posterior(log_cauchy, LINEAR.target.target.log_likelihood, NUM_DATA).bind({"weights": jnp.zeros(DIM)})
     design = np.asarray(data.design).reshape(-1, DIM)
     # At (3, 0, 0) the curvature of the prior is 4(1 − 9)/10² along the ray and 4/10 across it.
     expected = design.T @ design / VARIANCE + np.diag([0.0, 0.4, 0.4])

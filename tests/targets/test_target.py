@@ -14,7 +14,7 @@ from jax.scipy.stats import norm
 
 import steinkern as sk
 from steinkern.targets.checks import batch_length
-from steinkern.targets.target import as_target
+from steinkern.targets.target import BoundTarget, as_target
 
 NUM_DATA = 6
 
@@ -32,9 +32,8 @@ def log_likelihood(parameters, example):
     return norm.logpdf(example.y, example.x @ parameters["weights"], parameters["scale"])
 
 
-REGRESSION = sk.Posterior(log_prior, log_likelihood, NUM_DATA, support={"scale": sk.positive}).bind(
-    {"weights": jnp.zeros(2), "scale": jnp.ones(())}
-)
+POSTERIOR = sk.Posterior(log_prior, log_likelihood, NUM_DATA, support={"scale": sk.positive})
+REGRESSION = POSTERIOR.bind({"weights": jnp.zeros(2), "scale": jnp.ones(())})
 
 
 def draw(key) -> tuple[Example, jax.Array]:
@@ -73,14 +72,13 @@ def test_methods_of_a_target_are_the_gradient_and_the_parts_of_its_log_density(k
         density = jax.vmap(jax.value_and_grad(lambda x: REGRESSION.log_density(x, data)))(points)
         whole = REGRESSION.log_densities(points, data), REGRESSION.scores(points, data)
         examples = REGRESSION.log_examples(points[0], data)
-        return density, whole, examples, REGRESSION.mean_log_example(points[0], data), REGRESSION.log_base(points[0])
+        return density, whole, examples, REGRESSION.log_base(points[0])
 
-    density, whole, examples, mean, base = parts(points)
+    density, whole, examples, base = parts(points)
     for actual, expected in zip(whole, density, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-12)
     assert examples.shape == (NUM_DATA,)
     np.testing.assert_allclose(base + np.sum(examples), density[0][0], rtol=1e-12)
-    np.testing.assert_allclose(mean, np.mean(examples), rtol=1e-12)
 
 
 def test_gamma_in_unconstrained_coordinates_includes_the_jacobian():
@@ -168,17 +166,17 @@ def test_a_number_of_data_that_counts_nothing_is_refused(num_data):
         sk.Posterior(log_prior, log_likelihood, num_data)
 
 
-def test_a_target_without_a_space_says_how_to_get_one():
-    with pytest.raises(ValueError, match=r"call `target.bind\(particle\)` first"):
-        sk.LogDensity(lambda x: -jnp.sum(x**2)).log_density(jnp.ones(2))
-
-
 def test_a_plain_function_is_a_log_density_and_a_target_is_itself():
     def function(x):
         return -jnp.sum(x**2)
 
     assert as_target(function).function is function
-    assert as_target(REGRESSION) is REGRESSION
+    assert as_target(POSTERIOR) is POSTERIOR
+
+
+def test_a_bound_target_is_no_target_of_a_fit():
+    with pytest.raises(ValueError, match=r"`target` must be a log density .* before `bind`, got BoundTarget"):
+        as_target(REGRESSION)
 
 
 def _with_data(target, data, number):
@@ -186,7 +184,8 @@ def _with_data(target, data, number):
 
 
 def _with_num_data(target, data, number):
-    return sk.Posterior(target.log_prior, target.log_likelihood, 10 * number, space=target.space), data
+    posterior = sk.Posterior(log_prior, target.target.log_likelihood, 10 * number)
+    return BoundTarget(posterior, target.space), data
 
 
 def _with_power(target, data, number):
@@ -202,7 +201,7 @@ def test_other_numbers_do_not_compile_again(change, key):
         return log_likelihood(parameters, example)
 
     data, vector = draw(key)
-    plain = sk.Posterior(log_prior, counted, NUM_DATA, space=REGRESSION.space)
+    plain = BoundTarget(sk.Posterior(log_prior, counted, NUM_DATA), REGRESSION.space)
     values = []
     for number in (0.5, 0.6):
         target, batch = change(plain, data, number)

@@ -121,7 +121,7 @@ def _write_arviz(path: Path, result: Result, data: Batch, key: Any) -> None:
 
 
 def _write_npz(path: Path, result: Result) -> None:
-    sites = {name: np.asarray(values) for name, values in result.target.sites(result.particles).items()}
+    sites = {name: np.asarray(values) for name, values in result._sites().items()}
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` refuses sites called `file`
         for name, values in sites.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:

@@ -17,6 +17,7 @@ from ..core.archive import (
 from ..core.messages import quantity
 from ..core.types import check_choice, check_count
 from ..inference.arguments import as_count
+from ..interop._model import model_of
 from ..results.result import Result, Status
 from ..results.summary import table_lines
 from .methods import AUTO, METHODS, STEPS, run
@@ -111,7 +112,8 @@ def sample(
         result = replace(
             result, settings={**result.settings, "command": shlex.join(["steinkern", "sample", target, *named])}
         )
-        outputs.write(result, loaded.data, jr.key(seed + 1) if result.target.observed() else None)
+        model = model_of(result.target.target)
+        outputs.write(result, loaded.data, jr.key(seed + 1) if model is not None and model.observed() else None)
         result.report(outputs.directory, loaded.data, title=loaded.name)
     finally:
         lock.release()

@@ -16,8 +16,9 @@ from jax.experimental import checkify
 
 from ..core.extras import install_command
 from ..core.types import Batch, Key, PyTree
+from ..interop._model import model_of
 from ..targets import initial
-from ..targets.target import AbstractTarget, LogDensity
+from ..targets.target import AbstractTarget, BoundTarget, LogDensity
 
 _EXTRAS = ("numpyro", "pymc", "arviz")
 _CONVENTION = (
@@ -38,15 +39,16 @@ class Loaded:
 
     def particles(self, key: Key, number: int) -> PyTree:
         """Initial particles: from the model's prior, by the file's `START` function, or normal around its `START`."""
-        if self.target.has_prior:
-            return self.target.prior(key, number)
+        model = model_of(self.target)
+        if model is not None:
+            return model.prior(key, number)
         if callable(self.start):
             return initial.prior(key, self.start, number)
         return initial.gaussian(key, self.start, number, support=self.target.support)
 
     def particle(self, key: Key) -> PyTree:
         """One particle's value: the file's `START`, or a draw."""
-        if self.target.has_prior or callable(self.start):
+        if self.start is None or callable(self.start):
             return jax.tree.map(lambda leaf: leaf[0], self.particles(key, 1))
         return self.start
 
@@ -56,17 +58,17 @@ class Loaded:
         bound = self.target.bind(one)
         data = jax.tree.map(jnp.asarray, self.data)
         try:
-            jax.eval_shape(bound.log_density, bound.bound_space.unconstrain(one), bound.batch(data, None))
+            jax.eval_shape(bound.log_density, bound.space.unconstrain(one), bound.batch(data, None))
         except Exception as error:
             reason = " ".join(str(error).split("\n-----", 1)[0].split())
             raise ValueError(
                 f"`FILE.py:NAME` {self.name} raises {type(error).__name__} at parameters of the shapes "
                 f"{jax.tree.map(lambda leaf: tuple(leaf.shape), one)}: {reason}"
             ) from error
-        if not self.target.has_prior:
+        if self.start is not None:
             self._check_indices(bound, one, data)
 
-    def _check_indices(self, bound: AbstractTarget, one: PyTree, data: Batch) -> None:
+    def _check_indices(self, bound: BoundTarget, one: PyTree, data: Batch) -> None:
         """Raise where the log density indexes the parameters out of bounds.
 
         JAX returns the last entry for x[4] of a vector of two, so a `--dim` or `START` that is too short would pass. A
@@ -74,7 +76,7 @@ class Loaded:
         """
         checked = jax.jit(checkify.checkify(bound.log_density, errors=checkify.index_checks))
         try:
-            message = checked(bound.bound_space.unconstrain(one), bound.batch(data, None))[0].get() or ""
+            message = checked(bound.space.unconstrain(one), bound.batch(data, None))[0].get() or ""
         except Exception:  # a program that checkify does not support; `fit` checks the first particles too
             return
         match = re.search(r"array of shape (\(.*?\)): (index .*? is out of bounds for axis \d+ with size \d+)", message)
@@ -160,7 +162,7 @@ def _as_loaded(name: str, value: Any, module: ModuleType, dim: int | None) -> Lo
         from ..interop.numpyro import from_model as from_numpyro
 
         value = from_numpyro(value)
-    if isinstance(value, AbstractTarget) and value.has_prior:
+    if isinstance(value, AbstractTarget) and model_of(value) is not None:
         if dim is not None:
             raise ValueError(
                 f"`--dim` is for log densities; {name} is a model, and starts from its prior. Leave it out."

@@ -20,6 +20,7 @@ from ..core.errors import explain_errors
 from ..core.particles import check_particles
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, Vector
+from ..interop._model import model_of
 from ..results.outcome import Cost, Diagnostics
 from ..results.result import Result
 from ..samplers.auto import AutoSVGD
@@ -27,7 +28,7 @@ from ..samplers.hamiltonian import Hamiltonian
 from ..samplers.sampler import AbstractSampler
 from ..targets.centered import CenteredPosterior, center_posterior
 from ..targets.checks import batch_length
-from ..targets.target import AbstractTarget, Posterior
+from ..targets.target import AbstractTarget, BoundTarget, Posterior
 from .arguments import as_count
 from .automatic.chains import Draws, estimate_metric, join, one_round
 from .automatic.gaussian import Gaussian
@@ -85,7 +86,7 @@ def choose(
     compares = sampler is None
     if sampler is None and isinstance(particles, Result) and isinstance(particles.sampler, AutoSVGD):
         sampler = particles.sampler
-    if particles is None and start is None and not target.has_prior:
+    if particles is None and start is None and model_of(target) is None:
         raise ValueError("`particles` or `start` must be given: particles, or one particle's parameters as `start`.")
     if target.sampled_rows(None, None):
         raise ValueError(
@@ -103,7 +104,7 @@ def choose(
     first = next(starts)
     with explain_errors(*in_shapes(first, data)):
         bound, particle, rows = bind(target, first, data)
-        bound.bound_space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
+        bound.space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
     others = (bind(target, other, None)[1] for other in chain([first], starts))
     for_start, for_particles = generators(key, 2)
     part = rows if batch_size is None else _sample_of_rows(for_start, bound, rows)
@@ -131,7 +132,7 @@ def _one_by_one(particles: PyTree) -> Iterator[PyTree]:
 
 
 def _draw(
-    random: np.random.Generator, sampler: AbstractSampler, target: AbstractTarget, nearest: Gaussian, data: Batch,
+    random: np.random.Generator, sampler: AbstractSampler, target: BoundTarget, nearest: Gaussian, data: Batch,
     number: int, dtype: Any,
 ) -> PyTree:  # fmt: skip
     """Particles of the nearest Gaussian, those outside of the support moved towards its mean until they are inside."""
@@ -148,10 +149,10 @@ def _draw(
     )
 
 
-def _sample_of_rows(random: np.random.Generator, target: AbstractTarget, data: Batch) -> Batch:
+def _sample_of_rows(random: np.random.Generator, target: BoundTarget, data: Batch) -> Batch:
     """The rows on which the first Gaussian is found."""
-    d, rows = target.bound_space.layout.size, batch_length(data)
-    if not isinstance(target, Posterior):
+    d, rows = target.space.layout.size, batch_length(data)
+    if not isinstance(target.target, Posterior):
         raise ValueError("`batch_size` without a sampler needs a `Posterior`, got another target.")
     if d > MAX_DIMENSIONS:
         raise ValueError(
@@ -162,7 +163,7 @@ def _sample_of_rows(random: np.random.Generator, target: AbstractTarget, data: B
     return jax.tree.map(lambda leaf: leaf[chosen], data)
 
 
-def center_on_rows(target: AbstractTarget, nearest: Gaussian, data: Batch) -> tuple[CenteredPosterior, Gaussian, int]:
+def center_on_rows(target: BoundTarget, nearest: Gaussian, data: Batch) -> tuple[CenteredPosterior, Gaussian, int]:
     """The posterior centered near its mode on all rows, the Gaussian there, and the passes over the data.
 
     Newton's method starts at the Gaussian's mean. Where it does not come to the mode, the scores of minibatches are
@@ -173,7 +174,7 @@ def center_on_rows(target: AbstractTarget, nearest: Gaussian, data: Batch) -> tu
         nearest: near the posterior, such as the Gaussian of a sample of the rows.
         data: all rows.
     """
-    assert isinstance(target, Posterior)
+    assert isinstance(target.target, Posterior)
     mean, precision, passes, step, length = nearest.mean, nearest.precision, 0, np.zeros(1), np.inf
     while passes < _NEWTON_STEPS and length > _CLOSE:
         mean = mean + step
@@ -188,12 +189,12 @@ def center_on_rows(target: AbstractTarget, nearest: Gaussian, data: Batch) -> tu
         white = whitening.pull_scores(gradient + prior_gradient)
         length = float(np.sqrt(np.mean(white**2)))
         step = whitening.unwhiten(white / max(1.0, length / _MAX_STEP))
-    centered = center_posterior(target, *map(jax.device_put, (mean, gradient, hessian)))
+    centered = center_posterior(target.target, *map(jax.device_put, (mean, gradient, hessian)))
     return centered, nearest._replace(mean=mean, precision=precision), passes
 
 
 @compiled
-def _derivatives(target: AbstractTarget, point: Vector, data: Batch) -> tuple[Any, Any, Any, Any]:
+def _derivatives(target: BoundTarget, point: Vector, data: Batch) -> tuple[Any, Any, Any, Any]:
     """Gradient and Hessian of the log-likelihood of all rows, and of the prior."""
 
     def total(vector: Vector, rows: Batch) -> Any:
@@ -206,7 +207,7 @@ def _derivatives(target: AbstractTarget, point: Vector, data: Batch) -> tuple[An
 
 
 @compiled
-def log_densities_on_all_rows(target: AbstractTarget, points: Points, data: Batch) -> Any:
+def log_densities_on_all_rows(target: BoundTarget, points: Points, data: Batch) -> Any:
     """The log density at points, up to a constant, in float32 as well."""
 
     def likelihood(rows: Batch) -> Any:
@@ -246,7 +247,8 @@ def reference_chains(
     sampler: Any = run.sampler
     (n, d), done = loop.state.points.shape, run.steps_done(loop)
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles)
-    target, particle, data = bind(run.target_at(loop), first, run.data)
+    target, particle, data = bind(run.target.target, first, run.data)
+    target = target.sharing(run.target_at(loop).shared)
     points = np.asarray(loop.state.points).astype(jax.tree.leaves(particle)[0].dtype)
     random, problem, rows = generators(as_concrete_key(key), 3)[2], "", data
     spent = choice.spent + np.array([0, n * done, 0, done])
@@ -270,7 +272,7 @@ def reference_chains(
 
 
 def sample_for_chains(
-    random: np.random.Generator, sampler: AbstractSampler, target: AbstractTarget, points: np.ndarray, data: Batch
+    random: np.random.Generator, sampler: AbstractSampler, target: BoundTarget, points: np.ndarray, data: Batch
 ) -> tuple[Batch, str]:
     """Rows on which chains of a `CenteredPosterior` may run, and the reason why they may not, empty without one.
 
@@ -298,7 +300,7 @@ def sample_for_chains(
 
 
 def run_chains(
-    random: np.random.Generator, target: AbstractTarget, points: np.ndarray, whitening: Whitening, data: Batch
+    random: np.random.Generator, target: BoundTarget, points: np.ndarray, whitening: Whitening, data: Batch
 ) -> tuple[Draws, np.ndarray]:
     """The draws of chains after two rounds of warm-up, and the values, gradients, Hessians and batches that they took.
 

@@ -232,7 +232,7 @@ def check_run_rounding(run: Run, loop: LoopState, evaluation: Evaluation) -> tup
         return ()
     coarse, masks = jax.tree.map(on_host, (evaluation.coarse, evaluation.coarse_particles))
     used = isinstance(sampler, AutoSVGD) or not sampler.traits.differentiates
-    name_of = run.target.bound_space.layout.coordinate_name
+    name_of = run.target.space.layout.coordinate_name
     return check_rounding(coarse, masks, name_of, on_host(evaluation.log_densities) if used else None)
 
 

@@ -169,7 +169,7 @@ def fit(
         diagnostics = replace(diagnostics, faults=count_faults(loop))
         facts = RunFacts(
             loop.state.points.shape,
-            run.target.bound_space.layout.coordinate_name,
+            run.target.space.layout.coordinate_name,
             run.sampler.traits,
             num_steps=int(loop.step),
             failed=failed,

@@ -8,7 +8,7 @@ import numpy as np
 from ..core.types import PyTree
 from ..results.outcome import History
 from ..targets.constrained import constrained
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 
 MAX_RECORDS = 2**16
 MAX_NUMBERS = 2**26
@@ -63,7 +63,7 @@ class Recorder:
         before = records.step < self.last.step
         return _concatenate([jax.tree.map(lambda leaf: leaf[before], records), self.last])
 
-    def history(self, target: AbstractTarget) -> History:
+    def history(self, target: BoundTarget) -> History:
         """The history so far, with the particles in the target's own coordinates."""
         step, info, points = self.records()
         particles = None if points is None else _constrain(target, points)
@@ -90,7 +90,7 @@ def _concatenate(parts: list[Record]) -> Record:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-def _constrain(target: AbstractTarget, points: np.ndarray) -> PyTree:
+def _constrain(target: BoundTarget, points: np.ndarray) -> PyTree:
     """The particles of a history, by programs for powers of two: every checkpoint has another number of records."""
     number, n, d = points.shape
     padded = np.zeros((1 << max(number - 1, 0).bit_length(), n, d), points.dtype)

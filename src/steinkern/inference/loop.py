@@ -17,7 +17,7 @@ from ..core.multihost import on_host
 from ..core.programs import compiled
 from ..core.types import Batch, Key, Points, PyTree, Scalar, as_number, cast_like
 from ..samplers.sampler import AbstractSampler, Info, target_at
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .history import Record, Recorder
 from .rounding import too_coarse
 
@@ -46,7 +46,7 @@ class Run(eqx.Module):
     """The inputs of a run, which no step changes."""
 
     key: Key
-    target: AbstractTarget
+    target: BoundTarget
     """Bound to the space of the particles."""
     sampler: AbstractSampler
     data: Batch
@@ -60,11 +60,11 @@ class Run(eqx.Module):
         """The number of steps taken in this run."""
         return int(loop.step) - int(self.first_step)
 
-    def target_at(self, loop: "LoopState") -> AbstractTarget:
+    def target_at(self, loop: "LoopState") -> BoundTarget:
         """The target at the current values of the shared parameters."""
         return target_at(loop.state, self.target)
 
-    def step_at(self, loop: "LoopState") -> tuple[Key, AbstractTarget, Batch, Any]:
+    def step_at(self, loop: "LoopState") -> tuple[Key, BoundTarget, Batch, Any]:
         """The sampler's key, the target, the minibatch and the power of the next step, which depend on its number."""
         batch_key, sampler_key = jr.split(jr.fold_in(self.key, loop.step))
         with jax.named_scope("batch"):
@@ -150,7 +150,7 @@ class LoopState(NamedTuple):
 
 @compiled
 def first_loop(
-    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, step: Int[Array, ""]
+    sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, step: Int[Array, ""]
 ) -> LoopState:
     """The state of the loop before its first step."""
     zero, none = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32)
@@ -184,10 +184,10 @@ class Evaluation(NamedTuple):
 
 
 @compiled
-def evaluate(sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch) -> Evaluation:
+def evaluate(sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch) -> Evaluation:
     """Evaluate the target at every particle. One program serves before, along and after a run."""
     scores = target.scores(points, batch) if sampler.traits.differentiates else jnp.zeros_like(points)
-    particles = jax.vmap(target.bound_space.constrain)(points)
+    particles = jax.vmap(target.space.constrain)(points)
     return Evaluation(
         target.log_densities(points, batch),
         scores,
@@ -206,13 +206,13 @@ def spread_of(points: Points) -> Scalar:
     return jnp.sqrt(jnp.mean(jnp.var(points, axis=0)))
 
 
-def batch_of(target: AbstractTarget, data: Batch, rows: Mapping[str, np.ndarray]) -> Batch:
+def batch_of(target: BoundTarget, data: Batch, rows: Mapping[str, np.ndarray]) -> Batch:
     """The batch of these rows, keyed by what is subsampled. One program serves before and after a run."""
     return _batch_of(target, data, {name: jax.device_put(chosen.astype(np.int32)) for name, chosen in rows.items()})
 
 
 @compiled
-def _batch_of(target: AbstractTarget, data: Batch, rows: dict[str, Array]) -> Batch:
+def _batch_of(target: BoundTarget, data: Batch, rows: dict[str, Array]) -> Batch:
     return target.batch_of(data, rows)
 
 

@@ -20,7 +20,7 @@ from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
 from ..targets.checks import batch_length
 from ..targets.supports import Space
-from ..targets.target import AbstractTarget, as_target
+from ..targets.target import AbstractTarget, BoundTarget, as_target
 from .arguments import as_count, check_tempering
 from .distributed import spread
 from .judge import judge_start
@@ -72,14 +72,14 @@ def prepare(
     return run, loop, evaluation, warnings
 
 
-def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[AbstractTarget, Points, int]:
+def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[BoundTarget, Points, int]:
     """The target bound to the particles' space, the particles as (n, d), and the number of steps already taken."""
     earlier = particles if isinstance(particles, Result) else None
     values = particles if earlier is None else earlier.particles
     check_particles(values)
     values = as_arrays("particles", values) if earlier is None else jax.tree.map(_as_array, values)
     bound = target.bind(jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), values))
-    bound.bound_space.check(values)
+    bound.space.check(values)
     if earlier is None:
         return bound, _unconstrain(bound, values), 0
     if earlier.shared is not None:
@@ -91,7 +91,7 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[Abstract
 
 
 def _start_warnings(
-    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, seen: Evaluation
+    sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, seen: Evaluation
 ) -> tuple[Notice, ...]:
     """The warnings about the first particles, and the gradient there."""
     n = len(points)
@@ -110,7 +110,7 @@ def _start_warnings(
 
 
 def _wrong_slopes(
-    sampler: AbstractSampler, target: AbstractTarget, points: Points, batch: Batch, seen: Evaluation
+    sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, seen: Evaluation
 ) -> float:
     """The share of particles at which finite differences along one direction contradict the gradient."""
     precision = float(jnp.finfo(points.dtype).eps)
@@ -141,20 +141,20 @@ def _as_array(leaf: Any) -> Array:
     return leaf if isinstance(leaf, jax.Array) else jax.device_put(np.array(leaf))
 
 
-def _unconstrain(target: AbstractTarget, particles: PyTree) -> Points:
+def _unconstrain(target: BoundTarget, particles: PyTree) -> Points:
     """The particles in unconstrained coordinates; one array without constraints is left as it is."""
-    leaves, space = jax.tree.leaves(particles), target.bound_space
+    leaves, space = jax.tree.leaves(particles), target.space
     if isinstance(space, Space) and space.unconstrained and len(leaves) == 1 and leaves[0].ndim == 2:
         return leaves[0]
     return _unconstrained(target, particles)
 
 
 @compiled
-def _unconstrained(target: AbstractTarget, particles: PyTree) -> Points:
-    return jax.vmap(target.bound_space.unconstrain)(particles)
+def _unconstrained(target: BoundTarget, particles: PyTree) -> Points:
+    return jax.vmap(target.space.unconstrain)(particles)
 
 
-def _explain_shapes(target: AbstractTarget, particles: PyTree, data: Batch) -> AbstractContextManager[None]:
+def _explain_shapes(target: BoundTarget, particles: PyTree, data: Batch) -> AbstractContextManager[None]:
     values = particles.particles if isinstance(particles, Result) else particles
     whole = "one row of `data`" if target.exchangeable else "`data`"
     given = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
@@ -175,7 +175,7 @@ def _check_first_particles(log_densities: np.ndarray, smooth: np.ndarray, data: 
             )
 
 
-def _check_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> None:
+def _check_rows(target: BoundTarget, points: Points, data: Batch, batch_size: int) -> None:
     """Raise where a row of the data has no finite log-likelihood, since a later step would draw it.
 
     The rows are evaluated at one particle, which costs 1/n of an epoch without gradients.
@@ -190,5 +190,5 @@ def _check_rows(target: AbstractTarget, points: Points, data: Batch, batch_size:
 
 
 @compiled
-def _finite_rows(target: AbstractTarget, points: Points, data: Batch, batch_size: int) -> Array:
+def _finite_rows(target: BoundTarget, points: Points, data: Batch, batch_size: int) -> Array:
     return jax.lax.map(lambda row: jnp.isfinite(target.log_example(points[0], row)), data, batch_size=batch_size)

@@ -18,7 +18,7 @@ from ..core.programs import compiled
 from ..core.types import Batch, Points, Scalar, Vector
 from ..results.outcome import Faults
 from ..samplers.auto import AutoSVGD
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .history import Recorder
 from .judge import SAMPLE
 from .loop import MAX_CLIPPED_IN_A_ROW, Evaluation, FaultCounters, LoopState, Run, evaluate, take_steps
@@ -188,7 +188,7 @@ def _step_with_more_damping(run: Run, loop: LoopState, recorder: Recorder) -> Lo
 
 
 @compiled
-def _finite(target: AbstractTarget, points: Points, batch: Batch, gradient: bool, curvature: bool) -> Bool[Array, " n"]:
+def _finite(target: BoundTarget, points: Points, batch: Batch, gradient: bool, curvature: bool) -> Bool[Array, " n"]:
     """A mask of the particles at which the log density, and optionally its gradient and curvature, are finite."""
     finite = jnp.isfinite(target.log_densities(points, batch))
     if gradient:

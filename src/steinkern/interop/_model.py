@@ -1,7 +1,7 @@
 """The base of targets made from another library's model: named sites, with the library's log density."""
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, UInt32
+from jaxtyping import Array, Bool, UInt32
 
 from ..core.arrays import as_concrete_key
 from ..core.programs import compiled_quickly
-from ..core.types import Batch, Key, KeyLike, PyTree, Scalar, Vector, check_count
+from ..core.types import Batch, Key, KeyLike, Points, PyTree, Scalar, Vector, check_count
 from ..targets.supports import AbstractSpace
-from ..targets.target import AbstractTarget
+from ..targets.target import AbstractTarget, BoundTarget
 
 _ATTEMPTS = 100
 """The most draws of an initial particle."""
@@ -44,18 +44,43 @@ class AbstractModelTarget(AbstractTarget):
     """
 
     space: eqx.AbstractVar[AbstractModelSpace]
+    support: PyTree = eqx.field(default=None, kw_only=True)
+    shared: PyTree = eqx.field(default=None, kw_only=True)
 
     @abc.abstractmethod
     def log_joint(self, vector: Vector, batch: Batch) -> Scalar:
         """The log density of latent and observed sites at an unconstrained vector, log-Jacobian included."""
 
     @abc.abstractmethod
+    def sites(self, particles: PyTree) -> dict[str, Array]:
+        """The latent and the deterministic sites at a batch of particles."""
+
+    @abc.abstractmethod
+    def observed(self) -> dict[str, Array]:
+        """The observations by name."""
+
+    @abc.abstractmethod
+    def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
+        """One posterior predictive draw of every observation for each particle."""
+
+    @abc.abstractmethod
+    def dims(self) -> dict[str, tuple[str | None, ...]]:
+        """The names of the axes of the sites and observations, `None` for an axis without a name; see `to_arviz`."""
+
+    @abc.abstractmethod
+    def log_likelihoods(self, points: Points) -> dict[str, Array]:
+        """The log-likelihood of every observation at every particle, by the name of the observations.
+
+        The arrays have axes (particle, …observation).
+        """
+
+    def coords(self) -> dict[str, Any]:
+        """The labels along the named axes of `dims`."""
+        return {}
+
+    @abc.abstractmethod
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
         """Independent draws of the latent sites from the model's prior."""
-
-    @property
-    def has_prior(self) -> bool:
-        return True
 
     def prior(self, key: KeyLike, num_particles: int) -> dict[str, Array]:
         """Initial particles for `fit`: independent draws of the latent sites from the model's prior.
@@ -92,24 +117,11 @@ class AbstractModelTarget(AbstractTarget):
         particles = self.draw_attempt(key, attempt, num_particles)
         return particles, usable_at(self, particles)
 
-    @property
-    def exchangeable(self) -> bool:
-        return False
-
-    def log_base(self, vector: Vector) -> Scalar:
+    def log_base(self, bound: BoundTarget, vector: Vector) -> Scalar:
         return jnp.zeros((), vector.dtype)  # `log_joint` already holds the prior and the Jacobian
 
-    def log_example(self, vector: Vector, example: PyTree) -> Scalar:
+    def log_example(self, bound: BoundTarget, vector: Vector, example: PyTree) -> Scalar:
         return self.log_joint(vector, example)
-
-    def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
-        return function(batch)[None]
-
-    def num_data_in(self, batch: Batch) -> Any:
-        return 1.0
-
-    def data_scale(self, batch: Batch, dtype: Any) -> Scalar:
-        return jnp.ones((), dtype)
 
     def check_data(self, data: Batch, batch_size: int | None) -> None:
         if data is not None:
@@ -120,8 +132,8 @@ class AbstractModelTarget(AbstractTarget):
                 "`plate(name, size, subsample_size=...)`."
             )
 
-    def bind(self, particle: PyTree) -> "AbstractModelTarget":
-        """Check that `particle` holds the model's latent sites, and return the target itself."""
+    def bind(self, particle: PyTree) -> BoundTarget:
+        """Check that `particle` holds the model's latent sites, and bind to the model's space."""
         names = set(self.space.layout.names)
         if not isinstance(particle, dict) or set(particle) != names:
             got = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
@@ -134,7 +146,12 @@ class AbstractModelTarget(AbstractTarget):
         if wrong:
             expected = {name: shapes[name] for name in wrong}
             raise ValueError(f"`particles` must have, per particle, sites of shapes {expected}, got {wrong}.")
-        return self
+        return BoundTarget(self, self.space)
+
+
+def model_of(target: AbstractTarget) -> AbstractModelTarget | None:
+    """The target as another library's model; `None` for a target that is none."""
+    return target if isinstance(target, AbstractModelTarget) else None
 
 
 def _describe_no_start(bad: int, num_particles: int) -> str:
@@ -162,11 +179,12 @@ def _key_of_attempt(key: Key, attempt: UInt32[Array, ""]) -> Key:
 @compiled_quickly
 def usable_at(target: AbstractModelTarget, particles: PyTree) -> Bool[Array, " n"]:
     """Whether the log density and its gradient are finite at each particle, on the first batch."""
+    bound = BoundTarget(target, target.space)
     batch = target.batch(None, None)
 
     def one(particle: PyTree) -> Array:
-        vector = target.space.unconstrain(particle)
-        value, score = jax.value_and_grad(target.log_density)(vector, batch)
+        vector = bound.space.unconstrain(particle)
+        value, score = jax.value_and_grad(bound.log_density)(vector, batch)
         return jnp.isfinite(value) & jnp.all(jnp.isfinite(score)) & jnp.all(jnp.isfinite(vector))
 
     return jax.vmap(one)(particles)

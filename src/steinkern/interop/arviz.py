@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -12,7 +13,8 @@ from ..core.arrays import as_data
 from ..core.extras import install_command
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
+from ._model import model_of
 
 Group = Mapping[str, Any]
 Dims = Mapping[str, Sequence[str | None]]
@@ -43,15 +45,17 @@ def arviz_data(
     data = as_data(data)
     target = result.known_target
     target.check_data(data, None)
-    observations = target.observed() if observed is None else observed
+    model = model_of(target.target)
+    if observed is None:
+        observed = {} if model is None else model.observed()
     check = " ".join(result.diagnostics.sentences())
     terms = _log_likelihoods(target, jnp.asarray(result.points), data) if log_likelihood else {}
     return _from_groups(
         posterior=result._sites(),
         sample_stats={"lp": result._log_densities(data)},
-        observed_data=observations,
+        observed_data=observed,
         posterior_predictive=result._predictive(key, predictive),
-        log_likelihood=_named_as_observed(terms, observations),
+        log_likelihood=_named_as_observed(terms, observed),
         attributes={
             "posterior": {
                 "inference_library": "steinkern",
@@ -64,7 +68,7 @@ def arviz_data(
             },
             "sample_stats": _numbers(result),
         },
-        of_target=(target.dims(), target.coords()),
+        of_target=({}, {}) if model is None else (model.dims(), model.coords()),
         of_caller=(dims or {}, coords or {}),
     )
 
@@ -91,8 +95,15 @@ def _numbers(result: Any) -> dict[str, float]:
 
 
 @compiled
-def _log_likelihoods(target: AbstractTarget, points: Points, data: Batch) -> dict[str, Array]:
-    return target.log_likelihoods(points, data)
+def _log_likelihoods(target: BoundTarget, points: Points, data: Batch) -> dict[str, Array]:
+    """The log-likelihood of every observation at every particle, by its name; `data` for the rows of a `Posterior`."""
+    model = model_of(target.target)
+    if model is not None:
+        return model.log_likelihoods(points)
+    if not target.exchangeable:
+        return {}
+    # One particle at a time bounds the memory of a network's activations.
+    return {"data": jax.lax.map(lambda vector: target.log_examples(vector, data), points)}
 
 
 def _from_groups(

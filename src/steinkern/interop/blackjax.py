@@ -10,7 +10,7 @@ from ..core.arrays import as_arrays, as_data, as_key
 from ..core.particles import check_particles
 from ..core.types import Batch, KeyLike, LogDensityFunction, PyTree
 from ..samplers.sampler import AbstractSampler, Info
-from ..targets.target import AbstractTarget, as_target
+from ..targets.target import AbstractTarget, BoundTarget, as_target
 
 
 class SamplingAlgorithm(NamedTuple):
@@ -58,7 +58,7 @@ def as_blackjax(
     rows = as_data(data)
     whole.check_data(rows, batch_size)
 
-    def bind(position: PyTree) -> AbstractTarget:
+    def bind(position: PyTree) -> BoundTarget:
         return whole.bind(jax.tree.map(lambda leaf: leaf[0], position))
 
     def init(position: PyTree, rng_key: Any = None) -> ParticleState:
@@ -67,7 +67,7 @@ def as_blackjax(
             check_particles(position, "position")
         position = as_arrays("position", position)
         bound = bind(position)
-        points = jax.vmap(bound.bound_space.unconstrain)(position)
+        points = jax.vmap(bound.space.unconstrain)(position)
         return ParticleState(position, sampler.init(bound, points, bound.batch(rows, batch_size)))
 
     def step(rng_key: KeyLike, state: ParticleState) -> tuple[ParticleState, Info]:
@@ -75,6 +75,6 @@ def as_blackjax(
         bound = bind(state.position)
         batch_key, sampler_key = jr.split(as_key(rng_key, "rng_key"))
         inner, info = sampler.step(sampler_key, state.inner, bound, bound.batch(rows, batch_size, batch_key))
-        return ParticleState(jax.vmap(bound.bound_space.constrain)(inner.points), inner), info
+        return ParticleState(jax.vmap(bound.space.constrain)(inner.points), inner), info
 
     return SamplingAlgorithm(init, step)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, UInt32
 from ..core.extras import install_command
 from ..core.particles import Layout
 from ..core.programs import compiled_quickly
-from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number, check_callable
+from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, check_callable
 from ..targets.checks import check_closed_over
 from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion, usable_at
 from ._numpyro_axes import axis_names
@@ -133,9 +133,6 @@ class NumPyroTarget(AbstractModelTarget):
     space: NumPyroSpace
     plates: tuple[tuple[str, int, int], ...] = eqx.field(static=True)
     """Name, size and subsample size of every plate that the model subsamples."""
-    power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
-    support: PyTree = eqx.field(default=None, kw_only=True)
-    shared: PyTree = eqx.field(default=None, kw_only=True)
 
     def log_joint(self, vector: Vector, batch: Batch) -> Scalar:
         call, free = self.space.call, self.space.layout.unravel(vector)
@@ -182,7 +179,7 @@ class NumPyroTarget(AbstractModelTarget):
         """The names of the sites' axes: those of their plates, and of `infer={"event_dims": [...]}`."""
         return axis_names(trace_shapes(self.space.call)[1])
 
-    def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
+    def log_likelihoods(self, points: Points) -> dict[str, Array]:
         """The log-likelihood of every observation, plates in full, without the scale of a subsampled plate."""
 
         def one(vector: Vector) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from ..core.extras import install_command
 from ..core.particles import Layout
-from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, as_number
+from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector
 from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion
 
 try:
@@ -170,9 +170,6 @@ class PyMCTarget(AbstractModelTarget):
     """The posterior of a PyMC model, from `from_model`."""
 
     space: PyMCSpace
-    power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
-    support: PyTree = eqx.field(default=None, kw_only=True)
-    shared: PyTree = eqx.field(default=None, kw_only=True)
 
     def log_joint(self, vector: Vector, batch: Batch) -> Scalar:
         free = self.space.in_order(self.space.layout.unravel(vector))
@@ -216,7 +213,7 @@ class PyMCTarget(AbstractModelTarget):
         known = self.space.functions.model.coords
         return {str(name): np.asarray(labels) for name, labels in known.items() if labels is not None}
 
-    def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
+    def log_likelihoods(self, points: Points) -> dict[str, Array]:
         """The log-likelihood of every observation."""
         functions = self.space.functions
         observed = list(functions.model.observed_RVs)

@@ -18,8 +18,9 @@ from ..core.identity import environment
 from ..core.messages import Notice, quantity
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, check_count
+from ..interop._model import AbstractModelTarget, model_of
 from ..interop.arviz import arviz_data
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .outcome import Diagnostics, History, Status
 from .prediction import Prediction, predict
 from .report.record import by_name, target_name
@@ -71,7 +72,7 @@ class Result:
         return self.settings.get("method") == SAMPLE_METHOD
 
     @property
-    def known_target(self) -> AbstractTarget:
+    def known_target(self) -> BoundTarget:
         """The target; `ValueError` where the result was read from a file without it."""
         if self.target is None:
             raise ValueError(
@@ -79,7 +80,7 @@ class Result:
                 "`steinkern.load(path, target=log_density)`. Without it there are `summary`, `predict`, `report`, "
                 "`resample` and a `fit` from its particles."
             )
-        target: AbstractTarget = self.target
+        target: BoundTarget = self.target
         return target
 
     def scores(self, data: Batch = None) -> Points:
@@ -210,9 +211,15 @@ class Result:
         """
         return write_report(self, directory, data, title, coordinates)
 
+    @property
+    def _model(self) -> AbstractModelTarget | None:
+        """The NumPyro or PyMC model that the target is, if it is one."""
+        return None if self.target is None else model_of(self.target.target)
+
     def _sites(self) -> dict[str, Any]:
         """Named quantities at the particles; the particles themselves in the precision in which they are held."""
-        return {**({} if self.target is None else self.target.sites(self.particles)), **by_name(self.particles)}
+        model = self._model
+        return {**({} if model is None else model.sites(self.particles)), **by_name(self.particles)}
 
     def _log_densities(self, data: Batch) -> Any:
         """The log density at every particle, in unconstrained coordinates."""
@@ -222,7 +229,7 @@ class Result:
         """The settings with the versions, and the target and the sampler as texts."""
         described: dict[str, Any] = {"versions": environment()}
         if self.target is not None:
-            described |= {"name": target_name(self.target), "target": repr(self.target)}
+            described |= {"name": target_name(self.target), "target": repr(self.target.target)}
         if self.sampler is not None:
             described["sampler"] = repr(self.sampler)
         return {**described, **self.settings}
@@ -230,9 +237,9 @@ class Result:
     def _predictive(self, key: KeyLike | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
         """Predictive draws by name: those of the target with `key`, and those in `predictive`."""
         drawn: dict[str, Any] = {}
-        if key is not None:
-            particles = jax.tree.map(_as_array, self.particles)
-            drawn = dict(self.target.predictive(as_concrete_key(key), particles))
+        model = self._model
+        if key is not None and model is not None:
+            drawn = model.predictive(as_concrete_key(key), jax.tree.map(_as_array, self.particles))
         if key is not None and not drawn:
             raise ValueError(
                 "`key` draws from the predictive distribution of a NumPyro or PyMC model, and this target is none. "
@@ -295,12 +302,12 @@ def _as_array(array: Any) -> Array:
 
 
 @compiled
-def _scores(target: AbstractTarget, points: Points, data: Batch) -> Points:
+def _scores(target: BoundTarget, points: Points, data: Batch) -> Points:
     return target.scores(points, data)
 
 
 @compiled
-def _log_densities(target: AbstractTarget, points: Points, data: Batch) -> Float[Array, " n"]:
+def _log_densities(target: BoundTarget, points: Points, data: Batch) -> Float[Array, " n"]:
     return target.log_densities(points, data)
 
 

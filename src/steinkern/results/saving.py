@@ -12,7 +12,7 @@ import numpy as np
 from ..core.archive import Arrays, DamagedFileError, Json, newest_checkpoint, pack, read, unpack, write
 from ..core.types import LogDensityFunction, PyTree
 from ..targets.constrained import constrained
-from ..targets.target import AbstractTarget, as_target
+from ..targets.target import AbstractTarget, BoundTarget, as_target
 
 if TYPE_CHECKING:
     from .result import Result
@@ -83,8 +83,8 @@ def load(
         shared, particles = fields.pop("shared"), fields["particles"]
     except (DamagedFileError, KeyError) as error:
         raise ValueError(f"`path` is not a result: {error} Name a file that `result.save(path)` wrote.") from error
-    bound = None if target is None else as_target(target)
-    template = None if bound is None else bound.shared
+    whole = None if target is None else as_target(target)
+    template = None if whole is None else whole.shared
     if (shapes := _shapes_without_structure(particles, arrays)) is not None:
         one, got = [shape[1:] for shape in shapes], [np.shape(leaf) for leaf in jax.tree.leaves(like)]
         if got not in (one, shapes):
@@ -101,7 +101,7 @@ def load(
             )
     result = unpack(meta["result"], arrays, like)
     result = dataclasses.replace(result, shared=unpack(shared, arrays, template))
-    return result if bound is None else dataclasses.replace(result, target=_bind(bound, result))
+    return result if whole is None else dataclasses.replace(result, target=_bind(whole, result))
 
 
 def _shapes_without_structure(node: Json, arrays: Arrays) -> list[tuple[int, ...]] | None:
@@ -111,11 +111,11 @@ def _shapes_without_structure(node: Json, arrays: Arrays) -> list[tuple[int, ...
     return [arrays[leaf["array"]].shape for leaf in node["leaves"] if leaf is not None]
 
 
-def _bind(target: AbstractTarget, result: "Result") -> AbstractTarget:
+def _bind(target: AbstractTarget, result: "Result") -> BoundTarget:
     """A target bound to the space of a result's particles, with the shared parameters of the result."""
     particle = jax.tree.map(lambda leaf: leaf[0], result.particles)
     bound = target.bind(particle)
-    size = bound.bound_space.layout.size
+    size = bound.space.layout.size
     if size != result.points.shape[1]:
         raise ValueError(
             f"`target` has {size} unconstrained coordinates, the result {result.points.shape[1]}: the constraints of "

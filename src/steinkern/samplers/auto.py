@@ -13,7 +13,7 @@ from ..kernels.matrix import AbstractMatrixKernel, Isotropic, as_matrix_kernel
 from ..kernels.scalar import IMQ
 from ..kernels.sums import Affine, Sum
 from ..linalg.metrics import AbstractMetric
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .sampler import AbstractSampler, Info, make_info, root_mean_square
 
 MAX_VELOCITY_AT_REST = 1e-3
@@ -75,7 +75,7 @@ class AutoSVGD(AbstractSampler):
     def __check_init__(self) -> None:
         check_positive("horizon", self.horizon)
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> AutoSVGDState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> AutoSVGDState:
         self.kernel.check(points.shape[1])
         if points.shape[1] != self.metric.size:
             raise ValueError(
@@ -85,7 +85,7 @@ class AutoSVGD(AbstractSampler):
         return AutoSVGDState(points, jnp.zeros_like(points), first, jnp.zeros((), jnp.int32))
 
     def step(
-        self, key: Key, state: AutoSVGDState, target: AbstractTarget, batch: Batch = None
+        self, key: Key, state: AutoSVGDState, target: BoundTarget, batch: Batch = None
     ) -> tuple[AutoSVGDState, Info]:
         points = state.points
         scores = target.scores(points, batch)

@@ -5,7 +5,7 @@ from typing import Any
 import optax
 
 from ..core.types import Batch, Key, Points
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .sampler import AbstractSampler, Info, Traits
 from .stein import SteinState, as_optimizer, move_along
 
@@ -19,10 +19,10 @@ class Ensemble(AbstractSampler):
 
     optimizer: optax.GradientTransformation
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> SteinState:
         return SteinState(points, self.optimizer.init(points), None)
 
-    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+    def step(self, key: Key, state: SteinState, target: BoundTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         scores = target.scores(state.points, batch)
         return move_along(self.optimizer, state, scores, scores, None)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from ..core.types import Batch, Key, Points, PyTree
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .sampler import AbstractSampler, Info, Traits, target_at
 from .stein import as_optimizer
 
@@ -48,7 +48,7 @@ class HalfBayesian(AbstractSampler):
     sampler: AbstractSampler
     optimizer: optax.GradientTransformation
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> HalfBayesianState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> HalfBayesianState:
         if target.shared is None:
             raise ValueError(
                 "`half_bayesian` needs a target with shared parameters: separate them with `steinkern.split` and "
@@ -58,7 +58,7 @@ class HalfBayesian(AbstractSampler):
         return HalfBayesianState(self.sampler.init(target, points, batch), shared, self.optimizer.init(shared))
 
     def step(
-        self, key: Key, state: HalfBayesianState, target: AbstractTarget, batch: Batch = None
+        self, key: Key, state: HalfBayesianState, target: BoundTarget, batch: Batch = None
     ) -> tuple[HalfBayesianState, Info]:
         inner, info = self.sampler.step(key, state.inner, target_at(state, target), batch)
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from ..core.types import Batch, Key, Points, Scalar, as_number, cast_like, check_count, check_positive, check_share
 from ..kernels.diagnostics import stein_ratio
 from ..linalg.metrics import AbstractMetric
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .sampler import AbstractSampler, Info, Traits, root_mean_square
 
 _JITTER = (-1.0, 0.3)
@@ -94,24 +94,24 @@ class Hamiltonian(AbstractSampler):
     def traits(self) -> Traits:
         return Traits(deterministic=False, interacting=False)
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> ChainState:
         return self.init_at(target, points, batch)
 
     @staticmethod
-    def init_at(target: AbstractTarget, points: Points, batch: Batch = None) -> ChainState:
+    def init_at(target: BoundTarget, points: Points, batch: Batch = None) -> ChainState:
         """The state before the first transition. It does not depend on the metric or the step size."""
         values, scores = _values_and_scores(target, points, batch)
         return ChainState(
             points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
         )
 
-    def step(self, key: Key, state: ChainState, target: AbstractTarget, batch: Batch = None) -> tuple[ChainState, Info]:
+    def step(self, key: Key, state: ChainState, target: BoundTarget, batch: Batch = None) -> tuple[ChainState, Info]:
         state = self.transition(self._draw(key, state.points), state, target, batch)
         pull = jax.vmap(self.metric.pull_score)(state.scores)
         norm = root_mean_square(jnp.mean(pull, axis=0))
         return state, Info(norm, cast_like(self.step_size, norm), stein_ratio(state.points, state.scores))
 
-    def transition(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch = None) -> ChainState:
+    def transition(self, noise: Noise, state: ChainState, target: BoundTarget, batch: Batch = None) -> ChainState:
         """The next state for these random numbers."""
         state = self._trajectories(noise, state, target, batch)
         return self._jump(noise, state, target, batch) if noise.rows.shape[1] else state
@@ -136,7 +136,7 @@ class Hamiltonian(AbstractSampler):
             log_acceptance=jnp.log(jr.uniform(keys[7], (jumping,), dtype)),
         )
 
-    def _trajectories(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
+    def _trajectories(self, noise: Noise, state: ChainState, target: BoundTarget, batch: Batch) -> ChainState:
         step = cast_like(self.step_size, state.points)
         steps = step * noise.stretch[:, None]
         length = _LENGTH * (0.5 + noise.length)
@@ -159,7 +159,7 @@ class Hamiltonian(AbstractSampler):
         chosen = _choose(noise.acceptance < probability, moved, state)
         return chosen._replace(acceptance=probability, leaps=leaps, outside=none)
 
-    def _jump(self, noise: Noise, state: ChainState, target: AbstractTarget, batch: Batch) -> ChainState:
+    def _jump(self, noise: Noise, state: ChainState, target: BoundTarget, batch: Batch) -> ChainState:
         """Propose jumps by differences of chains that do not jump, so that the proposal is symmetric."""
         d = state.points.shape[1]
         table = _table(state.points, state.log_densities, state.scores)  # one array: one gather, one scatter
@@ -179,7 +179,7 @@ def _table(points: Points, values: Float[Array, " n"], scores: Points) -> Float[
     return jnp.concatenate([points, values[:, None], scores], axis=1)
 
 
-def _values_and_scores(target: AbstractTarget, points: Points, batch: Batch) -> tuple[Float[Array, " n"], Points]:
+def _values_and_scores(target: BoundTarget, points: Points, batch: Batch) -> tuple[Float[Array, " n"], Points]:
     return jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, batch)
 
 

@@ -31,20 +31,18 @@ from ..kernels.preconditioned import Preconditioned, reads_distances_alone
 from ..linalg.metrics import AbstractMetric, BlocksMetric, split_columns
 from ..linalg.operators import AbstractOperator, Dense
 from ..targets.curvature import AbstractCurvature, Repair, repaired_matrix
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 
 
 class AbstractKernelRule(OneLine):
     """Builds the kernel of a step."""
 
     @abc.abstractmethod
-    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> Any:
+    def init(self, target: BoundTarget, points: Points, batch: Batch) -> Any:
         """The state before the first step; raises `ValueError` where the rule does not fit the particles."""
 
     @abc.abstractmethod
-    def update(
-        self, state: Any, target: AbstractTarget, points: Points, batch: Batch
-    ) -> tuple[Any, AbstractMatrixKernel]:
+    def update(self, state: Any, target: BoundTarget, points: Points, batch: Batch) -> tuple[Any, AbstractMatrixKernel]:
         """The next state, and the kernel for this step."""
 
     def damped(self, factor: float) -> "AbstractKernelRule | None":
@@ -57,11 +55,11 @@ class FixedKernel(AbstractKernelRule):
 
     kernel: AbstractMatrixKernel = eqx.field(converter=as_matrix_kernel)
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> None:
+    def init(self, target: BoundTarget, points: Points, batch: Batch) -> None:
         self.kernel.check(points.shape[1])
 
     def update(
-        self, state: None, target: AbstractTarget, points: Points, batch: Batch
+        self, state: None, target: BoundTarget, points: Points, batch: Batch
     ) -> tuple[None, AbstractMatrixKernel]:
         with jax.named_scope("bandwidth"):
             return None, self.kernel.adapt(points)
@@ -178,13 +176,13 @@ class AverageMetric(AbstractKernelRule):
     repair: Repair = eqx.field(default=None, static=True)
     per_block: bool = eqx.field(default=False, static=True)
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch) -> MetricState:
         if not self.per_block:
             self.kernel.check(points.shape[1])
         return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
 
     def update(
-        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
+        self, state: MetricState, target: BoundTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
 
@@ -200,7 +198,7 @@ class AverageMetric(AbstractKernelRule):
         return eqx.tree_at(lambda rule: rule.settings.damping, self, scale_number(self.settings.damping, factor))
 
     @jax.named_scope("curvature")
-    def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
+    def _measure(self, target: BoundTarget, points: Points, batch: Batch) -> AbstractOperator:
         return self.curvature.at(target, points, batch).average()
 
     @jax.named_scope("factorisation")
@@ -248,7 +246,7 @@ class AnchorMixture(AbstractKernelRule):
                     "`anchors` and `num_anchors` exclude each other: give points, or a number of particles."
                 )
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch) -> MetricState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch) -> MetricState:
         n, d = points.shape
         if not self.per_block:
             self.kernel.check(d)
@@ -268,7 +266,7 @@ class AnchorMixture(AbstractKernelRule):
         return points if self.num_anchors is None else points[: self.num_anchors]
 
     def update(
-        self, state: MetricState, target: AbstractTarget, points: Points, batch: Batch
+        self, state: MetricState, target: BoundTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
         state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
         anchors = self.anchors_for(points)
@@ -282,7 +280,7 @@ class AnchorMixture(AbstractKernelRule):
         return state, build(state.metric, anchors, points)
 
     @jax.named_scope("curvature")
-    def _measure(self, target: AbstractTarget, points: Points, batch: Batch) -> AbstractOperator:
+    def _measure(self, target: BoundTarget, points: Points, batch: Batch) -> AbstractOperator:
         each = self.curvature.at(target, self.anchors_for(points), batch)
         mean = each.average()
         return jax.vmap(lambda operator: operator.blend(mean, 1 - self.shrinkage))(each)

@@ -21,7 +21,7 @@ from ..core.types import (
     check_share,
 )
 from ..targets.curvature import hessian_diagonal
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 from .sampler import AbstractSampler, Info, Traits, make_info
 
 
@@ -44,11 +44,11 @@ class SGLD(AbstractSampler):
     def __check_init__(self) -> None:
         _check_step_size(self.step_size)
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> LangevinState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> LangevinState:
         return LangevinState(points, jnp.zeros((), jnp.int32))
 
     def step(
-        self, key: Key, state: LangevinState, target: AbstractTarget, batch: Batch = None
+        self, key: Key, state: LangevinState, target: BoundTarget, batch: Batch = None
     ) -> tuple[LangevinState, Info]:
         size = _step_size(self.step_size, state.steps, state.points)
         scores = target.scores(state.points, batch)
@@ -98,11 +98,11 @@ class PSGLD(AbstractSampler):
         if self.freeze_after is not None:
             check_count("freeze_after", self.freeze_after)
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> PreconditionedState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> PreconditionedState:
         return PreconditionedState(points, jnp.zeros((), jnp.int32), jnp.zeros_like(points))
 
     def step(
-        self, key: Key, state: PreconditionedState, target: AbstractTarget, batch: Batch = None
+        self, key: Key, state: PreconditionedState, target: BoundTarget, batch: Batch = None
     ) -> tuple[PreconditionedState, Info]:
         points = state.points
         size = _step_size(self.step_size, state.steps, points)
@@ -122,18 +122,18 @@ class PSGLD(AbstractSampler):
         return Traits(deterministic=False, interacting=False)
 
     def _drift(
-        self, target: AbstractTarget, batch: Batch, point: Vector, second_moment: Vector, adapting: Array
+        self, target: BoundTarget, batch: Batch, point: Vector, second_moment: Vector, adapting: Array
     ) -> tuple[Vector, Vector, Vector, Vector]:
         """Score, drift G s + Γ, preconditioner G, and the next V of one chain."""
 
         def mean_log_example(x: Vector) -> Scalar:
-            return target.mean_log_example(x, batch)
+            return jnp.mean(target.log_examples(x, batch))
 
         likelihood, mean_gradient = jax.value_and_grad(mean_log_example)(point)
         base, base_gradient = jax.value_and_grad(target.log_base)(point)
-        number = cast_like(target.num_data_in(batch), point)
+        number = cast_like(target.num_data, point)
         score = cast_like(target.power, point) * (base_gradient + number * mean_gradient)
-        score = jnp.where(jnp.isfinite(likelihood + base), score, jnp.nan)  # as in `AbstractTarget.score`
+        score = jnp.where(jnp.isfinite(likelihood + base), score, jnp.nan)  # as in `BoundTarget.score`
 
         new_share = jnp.where(adapting, 1 - cast_like(self.decay, point), 0)
         second_moment = (1 - new_share) * second_moment + new_share * mean_gradient**2

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool
 from ..core._xla import Kind, mean_of_rows, reduce_together
 from ..core.reprs import OneLine
 from ..core.types import Batch, Key, Points, Scalar
-from ..targets.target import AbstractTarget
+from ..targets.target import BoundTarget
 
 
 class Info(NamedTuple):
@@ -46,11 +46,11 @@ class AbstractSampler(OneLine):
     """
 
     @abc.abstractmethod
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> Any:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> Any:
         """The state before the first step; raises `ValueError` where the sampler does not fit the particles."""
 
     @abc.abstractmethod
-    def step(self, key: Key, state: Any, target: AbstractTarget, batch: Batch = None) -> tuple[Any, Info]:
+    def step(self, key: Key, state: Any, target: BoundTarget, batch: Batch = None) -> tuple[Any, Info]:
         """The next state, and the diagnostics of the step."""
 
     @property
@@ -63,7 +63,7 @@ class AbstractSampler(OneLine):
         return None
 
 
-def target_at(state: Any, target: AbstractTarget) -> AbstractTarget:
+def target_at(state: Any, target: BoundTarget) -> BoundTarget:
     """The target at the shared parameters that the sampler of `state` trains; `target` itself where it trains none."""
     shared = getattr(state, "shared", None)
     return target if shared is None else target.sharing(eqx.combine(shared, target.shared))

@@ -28,7 +28,7 @@ from ..kernels.mixture import Weighting
 from ..kernels.scalar import RBF, AbstractScalarKernel
 from ..linalg.metrics import AbstractMetric, DiagonalMetric
 from ..targets.curvature import AbstractCurvature
-from ..targets.target import AbstractTarget, LogDensity
+from ..targets.target import BoundTarget, LogDensity
 from .kernel_rule import AbstractKernelRule, AnchorMixture, AverageMetric, FixedKernel, MetricSettings
 from .newton import newton_velocity
 from .sampler import AbstractSampler, Info, Traits, make_info
@@ -48,10 +48,10 @@ class SVGD(AbstractSampler):
     rule: AbstractKernelRule
     optimizer: optax.GradientTransformation
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> SteinState:
         return SteinState(points, self.optimizer.init(points), self.rule.init(target, points, batch))
 
-    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+    def step(self, key: Key, state: SteinState, target: BoundTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         scores = target.scores(state.points, batch)
         rule, kernel = self.rule.update(state.rule, target, state.points, batch)
         with jax.named_scope("velocity"):
@@ -85,12 +85,12 @@ class GradientFreeSVGD(AbstractSampler):
     def __check_init__(self) -> None:
         check_callable("surrogate", self.surrogate, "a log density, a function of the parameters")
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> SteinState:
         return SteinState(points, self.optimizer.init(points), self.rule.init(target, points, batch))
 
-    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+    def step(self, key: Key, state: SteinState, target: BoundTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         points = state.points
-        surrogate = LogDensity(self.surrogate, support=target.support, space=target.space, shared=target.shared)
+        surrogate = BoundTarget(LogDensity(self.surrogate), target.space, target.shared)
         log_rho, surrogate_scores = jax.vmap(jax.value_and_grad(surrogate.log_density))(points)
         log_weights = log_rho - target.log_densities(points, batch)
         if self.normalize:
@@ -130,10 +130,10 @@ class SVN(AbstractSampler):
         check_choice("metric", self.metric, ("mean", "identity"))
         check_positive("damping", self.damping)
 
-    def init(self, target: AbstractTarget, points: Points, batch: Batch = None) -> SteinState:
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> SteinState:
         return SteinState(points, self.optimizer.init(points), None)
 
-    def step(self, key: Key, state: SteinState, target: AbstractTarget, batch: Batch = None) -> tuple[SteinState, Info]:
+    def step(self, key: Key, state: SteinState, target: BoundTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         points = state.points
         scores = target.scores(points, batch)
         curvature = self.curvature.at(target, points, batch)

@@ -25,5 +25,6 @@ from .supports import positive as positive
 from .supports import real as real
 from .supports import simplex as simplex
 from .target import AbstractTarget as AbstractTarget
+from .target import BoundTarget as BoundTarget
 from .target import LogDensity as LogDensity
 from .target import Posterior as Posterior

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..core.types import Batch, PyTree, Scalar, Vector, cast_like
-from .target import Posterior
+from .target import BoundTarget, Posterior
 
 
 class CenteredPosterior(Posterior):
@@ -32,33 +32,32 @@ class CenteredPosterior(Posterior):
     gradient: Float[Array, " d"] = eqx.field(kw_only=True)
     hessian: Float[Array, "d d"] = eqx.field(kw_only=True)
 
-    def log_density(self, vector: Vector, batch: Batch = None) -> Scalar:
+    def log_density(self, bound: BoundTarget, vector: Vector, batch: Batch) -> Scalar:
         """The estimate of the log density on a batch, up to a constant."""
         center, gradient, hessian = (cast_like(each, vector) for each in (self.center, self.gradient, self.hessian))
         offset = vector - center
         product = jnp.matmul(hessian, offset, precision="highest")
         expansion = jnp.vdot(gradient, offset) + 0.5 * jnp.vdot(offset, product)
-        remainders = self.over_examples(lambda example: self._remainder(vector, offset, center, example), batch)
-        likelihood = expansion + jnp.sum(remainders) * self.data_scale(batch, vector.dtype)
-        return cast_like(self.power, vector) * (self.log_base(vector) + likelihood)
 
-    def _remainder(self, vector: Vector, offset: Vector, center: Vector, example: PyTree) -> Scalar:
-        """ℓ(x) less its second-order expansion around the center: small, so that float32 holds sums over many rows."""
+        def remainder(example: PyTree) -> Scalar:
+            """ℓ(x) less its expansion around the center: small, so that float32 holds sums over many rows."""
 
-        def along(point: Vector) -> Scalar:
-            return self.log_example(point, example)
+            def along(point: Vector) -> Scalar:
+                return bound.log_example(point, example)
 
-        def slope(point: Vector) -> tuple[Scalar, Scalar]:
-            return jax.jvp(along, (point,), (offset,))
+            def slope(point: Vector) -> tuple[Scalar, Scalar]:
+                return jax.jvp(along, (point,), (offset,))
 
-        (value, first), (_, second) = jax.jvp(slope, (center,), (offset,))
-        return (along(vector) - value) - first - 0.5 * second
+            (value, first), (_, second) = jax.jvp(slope, (center,), (offset,))
+            return (along(vector) - value) - first - 0.5 * second
+
+        remainders = jnp.sum(bound.over_examples(remainder, batch)) * bound.data_scale(batch, vector.dtype)
+        return bound.log_base(vector) + (expansion + remainders)
 
 
 def center_posterior(target: Posterior, center: Any, gradient: Any, hessian: Any) -> CenteredPosterior:
     """A posterior of the same prior and likelihood, centered at a point."""
     return CenteredPosterior(
-        target.log_prior, target.log_likelihood, target.num_data,
-        support=target.support, space=target.space, power=target.power, shared=target.shared,
+        target.log_prior, target.log_likelihood, target.num_data, support=target.support, shared=target.shared,
         center=center, gradient=gradient, hessian=hessian,
     )  # fmt: skip

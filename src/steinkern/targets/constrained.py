@@ -5,11 +5,11 @@ from jaxtyping import Array, Float
 
 from ..core.programs import compiled
 from ..core.types import PyTree
-from .target import AbstractTarget
+from .target import BoundTarget
 
 
 @compiled
-def constrained(target: AbstractTarget, points: Float[Array, "... d"], batch_axes: int = 1) -> PyTree:
+def constrained(target: BoundTarget, points: Float[Array, "... d"], batch_axes: int = 1) -> PyTree:
     """The parameters at unconstrained points, without the shared ones.
 
     Args:
@@ -17,7 +17,7 @@ def constrained(target: AbstractTarget, points: Float[Array, "... d"], batch_axe
         points: an array whose last axis is the coordinates.
         batch_axes: the number of leading axes.
     """
-    constrain = target.bound_space.constrain
+    constrain = target.space.constrain
     for _ in range(batch_axes):
         constrain = jax.vmap(constrain)
     return constrain(points)

@@ -13,7 +13,7 @@ from ..core.reprs import OneLine
 from ..core.types import Batch, Matrix, Points, Scalar, Vector, cast_like, check_callable, check_choice
 from ..linalg.operators import AbstractOperator, Dense, Diagonal
 from .likelihood import AbstractLikelihood
-from .target import AbstractTarget
+from .target import BoundTarget
 
 Repair: TypeAlias = Literal["absolute", "clip"] | None
 
@@ -22,10 +22,10 @@ class AbstractCurvature(OneLine):
     """An estimate of Q(x) ≈ −∇²log p(x)."""
 
     @abc.abstractmethod
-    def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
+    def __call__(self, target: BoundTarget, point: Vector, batch: Batch) -> AbstractOperator:
         """The operator at one point. `vmap` it for many."""
 
-    def at(self, target: AbstractTarget, points: Points, batch: Batch = None) -> AbstractOperator:
+    def at(self, target: BoundTarget, points: Points, batch: Batch = None) -> AbstractOperator:
         """The operators at every point, as one batch."""
         return jax.vmap(self, (None, 0, None))(target, points, batch)
 
@@ -53,7 +53,7 @@ class Hessian(AbstractCurvature):
         if not 0 <= self.floor < 1:
             raise ValueError(f"`floor` must lie in [0, 1), relative to the curvature's scale, got {self.floor}.")
 
-    def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
+    def __call__(self, target: BoundTarget, point: Vector, batch: Batch) -> AbstractOperator:
         return _negative_hessian(lambda x: target.log_density(x, batch), point, self.repair, self.floor, self.diagonal)
 
 
@@ -73,7 +73,7 @@ class GaussNewton(AbstractCurvature):
     def __check_init__(self) -> None:
         check_callable("residual", self.residual, "a function of the parameters (and one example)")
 
-    def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
+    def __call__(self, target: BoundTarget, point: Vector, batch: Batch) -> AbstractOperator:
         def unit(output: Float[Array, " k"]) -> Matrix:
             return jnp.eye(output.shape[0], dtype=output.dtype)
 
@@ -102,7 +102,7 @@ class Fisher(AbstractCurvature):
         if not isinstance(self.likelihood, AbstractLikelihood):
             raise ValueError(f"`likelihood` must be a likelihood such as `Bernoulli()`, got {self.likelihood!r}.")
 
-    def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
+    def __call__(self, target: BoundTarget, point: Vector, batch: Batch) -> AbstractOperator:
         return _generalized_gauss_newton(target, self.model, self.likelihood.fisher, point, batch, self.diagonal)
 
 
@@ -118,7 +118,7 @@ class EmpiricalFisher(AbstractCurvature):
     centered: bool = eqx.field(default=False, static=True)
     diagonal: bool = eqx.field(default=False, static=True)
 
-    def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> AbstractOperator:
+    def __call__(self, target: BoundTarget, point: Vector, batch: Batch) -> AbstractOperator:
         if not target.exchangeable or batch is None:
             raise ValueError(
                 "`EmpiricalFisher` needs the gradients of single examples: give a `Posterior` and `data` to `fit`."
@@ -133,7 +133,7 @@ class EmpiricalFisher(AbstractCurvature):
 
 
 def _generalized_gauss_newton(
-    target: AbstractTarget,
+    target: BoundTarget,
     model: Callable[..., Array],
     weight: Callable[[Array], Array],
     point: Vector,
@@ -144,7 +144,7 @@ def _generalized_gauss_newton(
         """The Jacobian J and ΛJ of one example, stacked."""
 
         def output(x: Vector) -> Array:
-            return target.map_example(model, x, example)
+            return jnp.reshape(target.apply(model, x, example), (-1,))
 
         value = output(point)
         derivative = jax.jacrev if value.shape[0] < point.shape[0] else jax.jacfwd
@@ -160,12 +160,12 @@ def _generalized_gauss_newton(
     return _with_base(target, point, Dense(scale * total))
 
 
-def likelihood_scale(target: AbstractTarget, point: Vector, batch: Batch) -> Scalar:
+def likelihood_scale(target: BoundTarget, point: Vector, batch: Batch) -> Scalar:
     """The factor of a sum over a batch of examples: the tempering power × N/b."""
     return cast_like(target.power, point) * target.data_scale(batch, point.dtype)
 
 
-def _with_base(target: AbstractTarget, point: Vector, likelihood: AbstractOperator) -> AbstractOperator:
+def _with_base(target: BoundTarget, point: Vector, likelihood: AbstractOperator) -> AbstractOperator:
     """The likelihood's curvature plus the positive part of that of `log_base`, the prior and the Jacobian."""
 
     def log_base(x: Vector) -> Scalar:

@@ -29,7 +29,7 @@ from ..core.types import (
 from ..linalg.metrics import AbstractMetric
 from .curvature import Hessian
 from .supports import Space
-from .target import AbstractTarget, as_target
+from .target import AbstractTarget, BoundTarget, as_target
 
 
 def prior(key: KeyLike, draw: Callable[[Key], PyTree], num_particles: int) -> PyTree:
@@ -98,14 +98,14 @@ def around_mode(
     if any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(start)):
         raise ValueError("`start` must be in float32 or float64: the curvature at a mode is factorised.")
     bound = as_target(target).bind(start)
-    bound.bound_space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
+    bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
     bound.check_data(data, None)
-    scales = _as_scale(scale, bound.bound_space.unconstrain(start))
+    scales = _as_scale(scale, bound.space.unconstrain(start))
     and_data = "" if data is None else f", and `data`, {shapes(data, 0)}"
     with explain_errors(
         f"`target` must take `start`, {shapes(start, 0)}{and_data}", "Was it written for other shapes?"
     ):
-        vector, metric, value, offset = _laplace(bound, bound.bound_space.unconstrain(start), data, max_steps)
+        vector, metric, value, offset = _laplace(bound, bound.space.unconstrain(start), data, max_steps)
     noise = jr.normal(key, (num_particles, vector.shape[0]), vector.dtype)
     points = vector[None, :] + scales[None, :] * jax.vmap(metric.unwhiten)(noise)
     if not (bool(jnp.all(jnp.isfinite(points))) and bool(jnp.isfinite(value))):
@@ -118,12 +118,12 @@ def around_mode(
             f"`start` must lead to a mode, but after {max_steps} steps the next Newton step is {float(offset):.2g} "
             "standard deviations. Raise `max_steps`, start closer, or check that the density is proper."
         )
-    return jax.vmap(bound.bound_space.constrain)(points)
+    return jax.vmap(bound.space.constrain)(points)
 
 
 @compiled
 def _laplace(
-    target: AbstractTarget, start: Vector, data: Batch, max_steps: int
+    target: BoundTarget, start: Vector, data: Batch, max_steps: int
 ) -> tuple[Vector, AbstractMetric, Scalar, Scalar]:
     """The mode, the metric there, log p there, and the size of the next Newton step in standard deviations."""
     mode = _minimize(lambda x: -target.log_density(x, data), start, max_steps)

@@ -1,11 +1,12 @@
-"""Targets: log densities of parameter pytrees, as functions of an unconstrained vector.
+"""Targets: log densities of parameter pytrees, and the same bound to a space, as functions of an unconstrained vector.
 
 Every method takes the data as an argument, so that new data of the same shape need no recompilation.
 """
 
 import abc
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,7 +20,6 @@ from ..core.reprs import OneLine
 from ..core.types import (
     Batch,
     Key,
-    KeyLike,
     Points,
     PyTree,
     Scalar,
@@ -35,46 +35,41 @@ from ..core.types import (
 from .checks import batch_length, check_closed_over, scalar_result
 from .supports import AbstractSpace, Space
 
-Target = TypeVar("Target", bound="AbstractTarget")
-
 
 class AbstractTarget(OneLine):
-    """log p(x) = power × [ log base(x) + (N/b) Σ_batch log-likelihood(x, example) ], up to a constant.
+    """A log density of parameters and data. `bind` makes it one of an unconstrained vector x, a `BoundTarget`:
 
-    `base` is the prior times the Jacobian of the constraints. `power` is the tempering exponent, 1 unless a schedule
-    sets it; it tempers the density of the unconstrained x, Jacobian included. The factor N/b that makes minibatches
-    unbiased is applied here and nowhere else.
+        log p(x) = power × [ log base(x) + (N/b) Σ_batch log-likelihood(x, example) ], up to a constant.
+
+    `base` is the prior times the Jacobian of the constraints. A target defines these terms; its `BoundTarget` passes
+    itself as `bound` and gives the parameters as `bound.constrain(vector)`.
     """
 
-    space: eqx.AbstractVar[AbstractSpace | None]
-    power: eqx.AbstractVar[Any]
     support: eqx.AbstractVar[PyTree]
     shared: eqx.AbstractVar[PyTree]
+    """The first values of the parameters that all particles share."""
 
     @property
-    @abc.abstractmethod
-    def exchangeable(self) -> bool:
-        """Whether the log-likelihood is a sum over examples, so that single examples have gradients."""
+    def num_examples(self) -> Any:
+        """N where the log-likelihood is a sum over N examples; `None` where all data are one example."""
+        return None
 
     @abc.abstractmethod
-    def log_base(self, vector: Vector) -> Scalar:
+    def log_base(self, bound: "BoundTarget", vector: Vector) -> Scalar:
         """Log prior plus log-Jacobian of the constraints."""
 
     @abc.abstractmethod
-    def log_example(self, vector: Vector, example: PyTree) -> Scalar:
+    def log_example(self, bound: "BoundTarget", vector: Vector, example: PyTree) -> Scalar:
         """The log-likelihood of one example."""
-
-    @abc.abstractmethod
-    def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
-        """`function(example)` for every example of the batch, stacked."""
-
-    @abc.abstractmethod
-    def num_data_in(self, batch: Batch) -> Any:
-        """N, the number of examples in the full data of which `batch` is a sample."""
 
     @abc.abstractmethod
     def check_data(self, data: Batch, batch_size: int | None) -> None:
         """Raise `ValueError` if the data do not fit this target."""
+
+    def log_density(self, bound: "BoundTarget", vector: Vector, batch: Batch) -> Scalar:
+        """The (minibatch estimate of the) log density at power 1."""
+        likelihood = jnp.sum(bound.log_examples(vector, batch)) * bound.data_scale(batch, vector.dtype)
+        return self.log_base(bound, vector) + likelihood
 
     def batch(self, data: Batch, batch_size: int | None, key: Key | None = None) -> Batch:
         """The data of one step: all of them, or `batch_size` examples drawn with replacement on the data's device.
@@ -95,104 +90,97 @@ class AbstractTarget(OneLine):
         """The batch of the rows with these indices, by the names of `sampled_rows`."""
         return jax.tree.map(lambda leaf: leaf[rows["data"]], data)
 
-    def sites(self, particles: PyTree) -> dict[str, Any]:
-        """Named quantities of a batch of particles: the leaves of the parameters by their paths.
+    def bind(self, particle: PyTree) -> "BoundTarget":
+        """The log density of vectors in the unconstrained space of `particle`, one particle's pytree."""
+        return BoundTarget(self, Space.of(particle, self.support), self.shared)
 
-        Targets of other libraries' models add their deterministic sites.
-        """
-        paths, _ = jax.tree_util.tree_flatten_with_path(particles)
-        named = {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
-        return {name: leaf if isinstance(leaf, np.ndarray) else jnp.asarray(leaf) for name, leaf in named.items()}
 
-    @property
-    def has_prior(self) -> bool:
-        """Whether `prior` and `prior_draws` can sample the prior, as for other libraries' models."""
-        return False
+class BoundTarget(OneLine):
+    """The log density of an unconstrained vector, from a target and the space of its particles.
 
-    def prior(self, key: KeyLike, num_particles: int) -> PyTree:
-        """Initial particles from the prior; `ValueError` unless `has_prior`."""
-        raise ValueError("`target` has no prior to draw from: give first particles, or a start.")
+    Args:
+        target: defines the density and its data.
+        space: the unconstrained space of the particles.
+        shared: the current values of the parameters that all particles share.
+        power: the tempering exponent of the density of the unconstrained x, Jacobian included.
+    """
 
-    def prior_draws(self, key: Key) -> Iterator[PyTree]:
-        """An iterator of single particles from the prior; `ValueError` unless `has_prior`."""
-        raise ValueError("`target` has no prior to draw from: give first particles, or a start.")
+    target: AbstractTarget
+    space: AbstractSpace = eqx.field(repr=False)
+    shared: PyTree = eqx.field(default=None, repr=False)
+    power: Any = eqx.field(default=1.0, converter=as_number)
 
-    def observed(self) -> dict[str, Array]:
-        """The named observations of another library's model; empty for other targets."""
-        return {}
-
-    def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
-        """One posterior predictive draw of every named observation for each particle; empty without a way to draw."""
-        return {}
-
-    def dims(self) -> dict[str, tuple[str | None, ...]]:
-        """The names of the axes of the sites and observations, `None` for an axis without a name; see `to_arviz`."""
-        return {}
-
-    def coords(self) -> dict[str, Any]:
-        """The labels along the named axes of `dims`; empty without labels."""
-        return {}
-
-    def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
-        """The log-likelihood of every observation at every particle, by the name of the observations.
-
-        The arrays have axes (particle, …observation). Empty if the target has no separate likelihood.
-
-        Args:
-            points: the particles in unconstrained coordinates.
-            data: the full data.
-        """
-        return {}
-
-    def bind(self: Target, particle: PyTree) -> Target:
-        """A copy bound to the space of `particle`, one particle's pytree."""
-        return eqx.tree_at(
-            lambda target: target.space, self, Space.of(particle, self.support), is_leaf=lambda node: node is None
-        )
-
-    def tempered(self: Target, power: Any) -> Target:
+    def tempered(self, power: Any) -> "BoundTarget":
         """The target p^power, where p is the density in unconstrained coordinates.
 
         p includes the Jacobian of the constraints, so this is not a power of the density of constrained parameters.
         """
-        return eqx.tree_at(lambda target: target.power, self, as_number(power))
+        return dataclasses.replace(self, power=power)
 
-    def sharing(self: Target, shared: PyTree) -> Target:
+    def sharing(self, shared: PyTree) -> "BoundTarget":
         """A copy with other values of the parameters that all particles share."""
-        return eqx.tree_at(lambda target: target.shared, self, shared, is_leaf=lambda node: node is None)
+        return dataclasses.replace(self, shared=shared)
 
     @property
-    def bound_space(self) -> AbstractSpace:
-        """The space that the target is bound to; `ValueError` for an unbound target."""
-        if self.space is None:
-            raise ValueError("this target is not bound to a parameter space: call `target.bind(particle)` first.")
-        return self.space
+    def exchangeable(self) -> bool:
+        """Whether the log-likelihood is a sum over examples, so that single examples have gradients."""
+        return self.target.num_examples is not None
+
+    @property
+    def num_data(self) -> Any:
+        """N, the number of examples in the full data; 1 where all data are one example."""
+        return self.target.num_examples if self.exchangeable else 1.0
+
+    def check_data(self, data: Batch, batch_size: int | None) -> None:
+        """See `AbstractTarget.check_data`."""
+        self.target.check_data(data, batch_size)
+
+    def batch(self, data: Batch, batch_size: int | None, key: Key | None = None) -> Batch:
+        """See `AbstractTarget.batch`."""
+        return self.target.batch(data, batch_size, key)
+
+    def sampled_rows(self, data: Batch, batch_size: int | None) -> dict[str, tuple[int, int]]:
+        """See `AbstractTarget.sampled_rows`."""
+        return self.target.sampled_rows(data, batch_size)
+
+    def batch_of(self, data: Batch, rows: dict[str, Array]) -> Batch:
+        """See `AbstractTarget.batch_of`."""
+        return self.target.batch_of(data, rows)
+
+    def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
+        """`function(example)` for every example of the batch, stacked."""
+        return jax.vmap(function)(batch) if self.exchangeable else function(batch)[None]
+
+    def data_scale(self, batch: Batch, dtype: Any) -> Scalar:
+        """N / b, which makes minibatches unbiased; 1 where all data are one example."""
+        if not self.exchangeable:
+            return jnp.ones((), dtype)
+        return cast_like(self.num_data, jnp.zeros((), dtype)) / batch_length(batch)
 
     def constrain(self, vector: Vector) -> PyTree:
         """The parameters at an unconstrained vector, the shared ones included."""
-        return merge(self.bound_space.constrain(vector), self.shared)
+        return merge(self.space.constrain(vector), self.shared)
 
-    def log_jacobian(self, vector: Vector) -> Scalar:
-        """Log |det| of the map from the unconstrained vector to the parameters."""
-        return jnp.zeros((), vector.dtype) if self.space is None else self.space.log_jacobian(vector)
+    def apply(self, function: Callable[..., Any], vector: Vector, example: PyTree) -> Any:
+        """`function(parameters, example)`, or `function(parameters)` without data."""
+        parameters = self.constrain(vector)
+        return function(parameters) if example is None else function(parameters, example)
+
+    def log_base(self, vector: Vector) -> Scalar:
+        """Log prior plus log-Jacobian of the constraints."""
+        return self.target.log_base(self, vector)
+
+    def log_example(self, vector: Vector, example: PyTree) -> Scalar:
+        """The log-likelihood of one example."""
+        return self.target.log_example(self, vector, example)
 
     def log_examples(self, vector: Vector, batch: Batch = None) -> Float[Array, " b"]:
         """The log-likelihood of every example of the batch."""
         return self.over_examples(lambda example: self.log_example(vector, example), batch)
 
-    def map_example(self, function: Callable[..., Array], vector: Vector, example: PyTree) -> Float[Array, " k"]:
-        """`function(parameters, example)` as a flat vector; `function(parameters)` without data."""
-        arguments = (self.constrain(vector),) if example is None else (self.constrain(vector), example)
-        return jnp.reshape(function(*arguments), (-1,))
-
-    def data_scale(self, batch: Batch, dtype: Any) -> Scalar:
-        """N / b."""
-        return cast_like(self.num_data_in(batch), jnp.zeros((), dtype)) / batch_length(batch)
-
     def log_density(self, vector: Vector, batch: Batch = None) -> Scalar:
         """The (minibatch estimate of the) log density."""
-        likelihood = jnp.sum(self.log_examples(vector, batch)) * self.data_scale(batch, vector.dtype)
-        return cast_like(self.power, vector) * (self.log_base(vector) + likelihood)
+        return cast_like(self.power, vector) * self.target.log_density(self, vector, batch)
 
     def score(self, vector: Vector, batch: Batch = None) -> Vector:
         """∇log p, and NaN where log p is not finite.
@@ -212,10 +200,6 @@ class AbstractTarget(OneLine):
         """The log density at every particle."""
         return jax.vmap(self.log_density, (0, None))(points, batch)
 
-    def mean_log_example(self, vector: Vector, batch: Batch = None) -> Scalar:
-        """(1/b) Σ log-likelihood; its gradient is the preconditioner of pSGLD."""
-        return jnp.mean(self.log_examples(vector, batch))
-
 
 class LogDensity(AbstractTarget):
     """Any log density on a pytree: `function(parameters)`, or `function(parameters, data)` where `fit` gets data.
@@ -228,32 +212,16 @@ class LogDensity(AbstractTarget):
 
     function: Any
     support: PyTree = eqx.field(default=None, kw_only=True)
-    space: AbstractSpace | None = eqx.field(default=None, kw_only=True, repr=False)
-    power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
     shared: PyTree = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         check_callable("function", self.function, "a log density, a function of the parameters")
 
-    @property
-    def exchangeable(self) -> bool:
-        return False
+    def log_base(self, bound: BoundTarget, vector: Vector) -> Scalar:
+        return bound.space.log_jacobian(vector)
 
-    def log_base(self, vector: Vector) -> Scalar:
-        return self.log_jacobian(vector)
-
-    def log_example(self, vector: Vector, example: PyTree) -> Scalar:
-        arguments = (self.constrain(vector),) if example is None else (self.constrain(vector), example)
-        return scalar_result(self.function(*arguments), vector, "log density")
-
-    def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
-        return function(batch)[None]  # all data are one example
-
-    def num_data_in(self, batch: Batch) -> Any:
-        return 1.0
-
-    def data_scale(self, batch: Batch, dtype: Any) -> Scalar:
-        return jnp.ones((), dtype)
+    def log_example(self, bound: BoundTarget, vector: Vector, example: PyTree) -> Scalar:
+        return scalar_result(bound.apply(self.function, vector, example), vector, "log density")
 
     def check_data(self, data: Batch, batch_size: int | None) -> None:
         if batch_size is not None:
@@ -286,8 +254,6 @@ class Posterior(AbstractTarget):
     log_likelihood: Any
     num_data: Any = eqx.field(converter=as_number)
     support: PyTree = eqx.field(default=None, kw_only=True)
-    space: AbstractSpace | None = eqx.field(default=None, kw_only=True, repr=False)
-    power: Any = eqx.field(default=1.0, converter=as_number, kw_only=True)
     shared: PyTree = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
@@ -299,26 +265,15 @@ class Posterior(AbstractTarget):
             check_positive("num_data", self.num_data)
 
     @property
-    def exchangeable(self) -> bool:
-        return True
-
-    def log_base(self, vector: Vector) -> Scalar:
-        prior = scalar_result(self.log_prior(self.constrain(vector)), vector, "log_prior")
-        return prior + self.log_jacobian(vector)
-
-    def log_example(self, vector: Vector, example: PyTree) -> Scalar:
-        return scalar_result(self.log_likelihood(self.constrain(vector), example), vector, "log_likelihood")
-
-    def over_examples(self, function: Callable[[PyTree], Array], batch: Batch) -> Float[Array, "b ..."]:
-        return jax.vmap(function)(batch)
-
-    def num_data_in(self, batch: Batch) -> Any:
+    def num_examples(self) -> Any:
         return self.num_data
 
-    def log_likelihoods(self, points: Points, data: Batch = None) -> dict[str, Array]:
-        """The log-likelihood of every row at every particle, named `data`."""
-        # One particle at a time bounds the memory of a network's activations.
-        return {"data": jax.lax.map(lambda vector: self.log_examples(vector, data), points)}
+    def log_base(self, bound: BoundTarget, vector: Vector) -> Scalar:
+        prior = scalar_result(self.log_prior(bound.constrain(vector)), vector, "log_prior")
+        return prior + bound.space.log_jacobian(vector)
+
+    def log_example(self, bound: BoundTarget, vector: Vector, example: PyTree) -> Scalar:
+        return scalar_result(self.log_likelihood(bound.constrain(vector), example), vector, "log_likelihood")
 
     def check_data(self, data: Batch, batch_size: int | None) -> None:
         if data is None:
@@ -333,7 +288,9 @@ class Posterior(AbstractTarget):
 def as_target(target: Any) -> AbstractTarget:
     """Convert a function to a `LogDensity`, and check the NumPy arrays that the target's functions close over."""
     if not (isinstance(target, AbstractTarget) or callable(target)):
-        raise ValueError(f"`target` must be a log density function or a target, got {type(target).__name__}.")
+        raise ValueError(
+            f"`target` must be a log density function or a target before `bind`, got {type(target).__name__}."
+        )
     converted = target if isinstance(target, AbstractTarget) else LogDensity(target)
     check_closed_over(converted)
     return converted

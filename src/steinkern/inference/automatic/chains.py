@@ -17,7 +17,7 @@ from ...core.programs import compiled
 from ...core.types import Batch, Scalar, cast_like
 from ...linalg.metrics import AbstractMetric
 from ...samplers.hamiltonian import ChainState, Hamiltonian, Noise
-from ...targets.target import AbstractTarget
+from ...targets.target import BoundTarget
 from ..diagnostics import Mixing, measure_mixing
 from ..judge import MAX_CHAIN_ERROR, MAX_DRIFT
 from .evaluation import DENSE_DIMENSIONS
@@ -126,9 +126,9 @@ class Chains:
         return np.array([0, self.lines.gradients, 0, self.lines.batches])
 
 
-def compile_round_ahead(target: AbstractTarget, n: int, dtype: Any, data: Batch) -> None:
+def compile_round_ahead(target: BoundTarget, n: int, dtype: Any, data: Batch) -> None:
     """Compile the program of a round of n chains in a thread, beside the search for the nearest Gaussian."""
-    d = target.bound_space.layout.size
+    d = target.space.layout.size
     precision = np.eye(d) if d <= DENSE_DIMENSIONS else np.ones(d)
     shapes: list[Any] = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (n,), (n, d))]
     scalar, values, points = shapes
@@ -140,7 +140,7 @@ def compile_round_ahead(target: AbstractTarget, n: int, dtype: Any, data: Batch)
 
 
 def run_chains(
-    random: np.random.Generator, target: AbstractTarget, start: Start, data: Batch, recorded: bool, bar: Any
+    random: np.random.Generator, target: BoundTarget, start: Start, data: Batch, recorded: bool, bar: Any
 ) -> Chains:
     """Run two rounds of warm-up, which adapt step size and metric, and then rounds until the chains have converged.
 
@@ -213,7 +213,7 @@ def join(parts: Any) -> Any:
 
 @compiled
 def one_round(
-    noise: Noise, target: AbstractTarget, sampler: Hamiltonian, state: ChainState, batch: Batch, rate: Scalar
+    noise: Noise, target: BoundTarget, sampler: Hamiltonian, state: ChainState, batch: Batch, rate: Scalar
 ) -> tuple[ChainState, Scalar, Draws]:
     """One transition for each entry of `noise`; the step size adapts to the acceptance at `rate`, 0 to keep it.
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ...core.programs import compiled
 from ...core.types import Batch, Points, PyTree, Scalar, Vector
-from ...targets.target import AbstractTarget
+from ...targets.target import BoundTarget
 
 CLOUDS = 12
 """The number of clouds of points whose log densities are computed together."""
@@ -35,7 +35,7 @@ class Evaluator:
         batch: the full data.
     """
 
-    def __init__(self, target: AbstractTarget, start: PyTree, noise: np.ndarray, batch: Batch):
+    def __init__(self, target: BoundTarget, start: PyTree, noise: np.ndarray, batch: Batch):
         self.noise = np.asarray(noise, np.float64)
         self.dtype = jax.tree.leaves(start)[0].dtype
         self._target, self._start, self._batch = target, start, batch
@@ -78,9 +78,9 @@ class Evaluator:
             return jax.device_put(points.astype(self.dtype))
 
 
-def compile_evaluation_ahead(target: AbstractTarget, start: PyTree, n: int, batch: Batch) -> None:
+def compile_evaluation_ahead(target: BoundTarget, start: PyTree, n: int, batch: Batch) -> None:
     """Compile both programs of an `Evaluator` of n points in threads, side by side."""
-    d, dtype = target.bound_space.layout.size, jax.tree.leaves(start)[0].dtype
+    d, dtype = target.space.layout.size, jax.tree.leaves(start)[0].dtype
     many, some = (jax.ShapeDtypeStruct((number, d), dtype) for number in (CLOUDS * n, n))
     log_densities.compile_ahead(target, start, many, batch)
     derivatives.compile_ahead(target, some, some, batch)
@@ -88,16 +88,16 @@ def compile_evaluation_ahead(target: AbstractTarget, start: PyTree, n: int, batc
 
 @compiled
 def log_densities(
-    target: AbstractTarget, start: PyTree, points: Float[Array, "m d"], batch: Batch
+    target: BoundTarget, start: PyTree, points: Float[Array, "m d"], batch: Batch
 ) -> tuple[Vector, Float[Array, " m"]]:
     """The start in unconstrained coordinates, and the log densities at all points."""
-    vector = target.bound_space.unconstrain(start).astype(points.dtype)  # a model's space may have another precision
+    vector = target.space.unconstrain(start).astype(points.dtype)  # a model's space may have another precision
     return vector, target.log_densities(points, batch)
 
 
 @compiled
 def derivatives(
-    target: AbstractTarget, points: Points, noise: Points, batch: Batch
+    target: BoundTarget, points: Points, noise: Points, batch: Batch
 ) -> tuple[Float[Array, " n"], Points, Float[Array, "d ..."]]:
     """Values, scores and the mean curvature at the points."""
     if points.shape[1] <= DENSE_DIMENSIONS:
@@ -113,7 +113,7 @@ def _at_once(d: int) -> int:
 
 
 def _with_hessians(
-    target: AbstractTarget, points: Points, batch: Batch
+    target: BoundTarget, points: Points, batch: Batch
 ) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
     """Values, scores and Hessians by forward over reverse mode.
 
@@ -137,7 +137,7 @@ def _with_hessians(
         return run(jax.jacrev)
 
 
-def _probed_curvature(target: AbstractTarget, points: Points, noise: Points, batch: Batch) -> Vector:
+def _probed_curvature(target: BoundTarget, points: Points, noise: Points, batch: Batch) -> Vector:
     """The mean diagonal of −∇²log p over the points where it is finite, by a random probe at each point."""
     signs = jnp.where(noise > 0, 1, -1).astype(points.dtype)
 

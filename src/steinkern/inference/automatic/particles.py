@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from ...core.programs import compiled_quickly
 from ...core.types import Batch, Points, PyTree
 from ...results.outcome import History
-from ...targets.target import AbstractTarget
+from ...targets.target import BoundTarget
 from .chains import Chains, Lines
 from .control_variates import Estimates, moments_by_stein
 from .support_points import MOST_PLACED, nearest_draws, place, with_moments
@@ -56,7 +56,7 @@ def is_recorded(num_particles: int, d: int) -> bool:
 
 
 def place_particles(
-    random: np.random.Generator, target: AbstractTarget, data: Batch, chains: Chains, num_particles: int
+    random: np.random.Generator, target: BoundTarget, data: Batch, chains: Chains, num_particles: int
 ) -> Placement:
     """Support points of half of the chains' draws, moved to the moments of all of them.
 
@@ -120,23 +120,23 @@ def _recorded_lines(lines: Lines, num_particles: int) -> tuple[np.ndarray, Array
     return kept, jax.device_put(lines.points[rows].reshape(len(rows), -1, lines.points.shape[-1])[:, :num_particles])
 
 
-def constrain_points(target: AbstractTarget, points: np.ndarray) -> PyTree:
+def constrain_points(target: BoundTarget, points: np.ndarray) -> PyTree:
     """These points in constrained coordinates."""
     return jax.tree.map(np.asarray, _constrain(target, jax.device_put(points)))
 
 
 @compiled_quickly
-def _constrain(target: AbstractTarget, points: Points) -> PyTree:
-    return jax.vmap(target.bound_space.constrain)(points)
+def _constrain(target: BoundTarget, points: Points) -> PyTree:
+    return jax.vmap(target.space.constrain)(points)
 
 
 @compiled_quickly
 def _examine(
-    target: AbstractTarget, points: Points, clouds: Float[Array, "k n d"] | None, data: Batch
+    target: BoundTarget, points: Points, clouds: Float[Array, "k n d"] | None, data: Batch
 ) -> tuple[Float[Array, " n"], Points, PyTree, PyTree]:
     """Log densities and scores at points, the particles there, and those of recorded clouds of points."""
     values, scores = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, data)
-    constrain = jax.vmap(target.bound_space.constrain)
+    constrain = jax.vmap(target.space.constrain)
     if clouds is None:
         return values, scores, constrain(points), None
     n, d = points.shape

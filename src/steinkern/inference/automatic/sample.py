@@ -16,10 +16,11 @@ from ...core.errors import explain_errors
 from ...core.messages import Notice
 from ...core.progress import compiling, progress_bar
 from ...core.types import Batch, Key, KeyLike, LogDensityFunction, PyTree
+from ...interop._model import model_of
 from ...results.outcome import Cost, Diagnostics, History, Status
 from ...results.result import SAMPLE_METHOD, DivergedError, Result
 from ...samplers.hamiltonian import Hamiltonian
-from ...targets.target import AbstractTarget, as_target
+from ...targets.target import AbstractTarget, BoundTarget, as_target
 from ..arguments import as_count
 from ..judge import RunFacts, issue, judge
 from ..rounding import check_rounding, too_coarse
@@ -99,7 +100,7 @@ def sample(
         with explain_errors(*in_shapes(first, data)):
             bound, particle, batch = bind(given, first, data)
             if start is not None:
-                bound.bound_space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
+                bound.space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
             compile_evaluation_ahead(bound, particle, CHAINS, batch)
             compile_round_ahead(bound, num_chains(num_particles), jax.tree.leaves(particle)[0].dtype, batch)
         particles = (bind(given, other, None)[1] for other in chain([first], starts))
@@ -121,16 +122,17 @@ def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterato
     if start is not None:
         yield as_particle("start", start)
         return
-    if not target.has_prior:
+    model = model_of(target)
+    if model is None:
         raise ValueError(
             "`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`. A NumPyro model that takes "
             "arguments needs `steinkern.interop.numpyro.from_model(model, ...)`."
         )
-    yield from target.prior_draws(key)
+    yield from model.prior_draws(key)
 
 
 def _run(
-    key: Key, given: AbstractTarget, target: AbstractTarget, starts: Iterable[PyTree], data: Batch, num_particles: int,
+    key: Key, given: AbstractTarget, target: BoundTarget, starts: Iterable[PyTree], data: Batch, num_particles: int,
     settings: dict[str, Any], bar: Any,
 ) -> Result:  # fmt: skip
     """Run the four stages: start, chains, particles, diagnostics; `given` is the caller's target."""

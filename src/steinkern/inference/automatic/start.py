@@ -15,7 +15,7 @@ from ...core.particles import Layout
 from ...core.programs import compiled
 from ...core.types import Batch, Points, PyTree
 from ...samplers.hamiltonian import ChainState, Hamiltonian
-from ...targets.target import AbstractTarget
+from ...targets.target import AbstractTarget, BoundTarget
 from .evaluation import Cloud, Evaluator
 from .gaussian import Gaussian, nearest_gaussian
 from .properness import no_mass_found
@@ -27,7 +27,7 @@ CHAINS = 100
 _PARTICLES_A_CHAIN = 10  # there are more than 100 chains for more than 1,000 particles
 
 
-def bind(target: AbstractTarget, start: PyTree, data: Batch) -> tuple[AbstractTarget, PyTree, Batch]:
+def bind(target: AbstractTarget, start: PyTree, data: Batch) -> tuple[BoundTarget, PyTree, Batch]:
     """The target bound to its space, and start and data in JAX's default precision."""
     precision = jnp.result_type(float)
 
@@ -64,7 +64,7 @@ class Start:
 
 
 def find_start(
-    random: np.random.Generator, target: AbstractTarget, starts: Iterable[PyTree], data: Batch, num_particles: int
+    random: np.random.Generator, target: BoundTarget, starts: Iterable[PyTree], data: Batch, num_particles: int
 ) -> Start:
     """Fit the nearest Gaussian, look for mass that it misses, and start chains at its draws.
 
@@ -79,7 +79,7 @@ def find_start(
     Raises:
         ValueError: the log density or its gradient is not finite at any of the starts.
     """
-    d = target.bound_space.layout.size
+    d = target.space.layout.size
     noise = even_noise(random, CHAINS, d)
     for start in starts:
         evaluator = Evaluator(target, start, noise, data)
@@ -121,7 +121,7 @@ def _at_cloud(cloud: Cloud, dtype: np.dtype) -> ChainState:
 
 
 @compiled
-def _begin(target: AbstractTarget, points: Points, data: Batch) -> ChainState:
+def _begin(target: BoundTarget, points: Points, data: Batch) -> ChainState:
     return Hamiltonian.init_at(target, points, data)
 
 

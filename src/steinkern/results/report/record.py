@@ -12,7 +12,7 @@ from ...core.programs import compiled
 from ...core.types import Batch, PyTree
 from ...kernels.diagnostics import ksd2
 from ...kernels.scalar import IMQ
-from ...targets.target import AbstractTarget
+from ...targets.target import BoundTarget
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -33,13 +33,13 @@ class Trace(NamedTuple):
     note: str = ""
 
 
-def target_name(target: AbstractTarget) -> str:
+def target_name(target: BoundTarget) -> str:
     """The name of the user's function or model; the kind of target where it has none."""
     call = getattr(target.space, "call", None)
-    named = ((target, "function"), (target, "log_likelihood"), (call, "model"))
+    named = ((target.target, "function"), (target.target, "log_likelihood"), (call, "model"))
     function: Any = next((getattr(owner, name) for owner, name in named if hasattr(owner, name)), None)
     name = getattr(inspect.unwrap(getattr(function, "func", function)), "__name__", "<lambda>")
-    return type(target).__name__ if name == "<lambda>" else str(name)
+    return type(target.target).__name__ if name == "<lambda>" else str(name)
 
 
 def facts(result: "Result") -> list[tuple[str, str]]:
@@ -82,7 +82,7 @@ def evenly_spaced(number: int, most: int = MOST_FRAMES) -> np.ndarray:
 
 
 def by_name(particles: PyTree) -> dict[str, np.ndarray]:
-    """The leaves of the particles by their paths, named as in `AbstractTarget.sites`."""
+    """The leaves of the particles by their paths, "x" for a bare array."""
     paths, _ = jax.tree_util.tree_flatten_with_path(particles)
     named = {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
     return {name: np.asarray(leaf) for name, leaf in named.items()}
@@ -121,11 +121,11 @@ def _discrepancy(result: "Result", data: Batch) -> Trace:
 
 
 @compiled
-def _unconstrain(target: AbstractTarget, recorded: PyTree) -> Float[Array, "k n d"]:
-    return jax.vmap(jax.vmap(target.bound_space.unconstrain))(recorded)
+def _unconstrain(target: BoundTarget, recorded: PyTree) -> Float[Array, "k n d"]:
+    return jax.vmap(jax.vmap(target.space.unconstrain))(recorded)
 
 
 @compiled
-def _squared_discrepancies(target: AbstractTarget, points: Float[Array, "k n d"], data: Batch) -> Float[Array, " k"]:
+def _squared_discrepancies(target: BoundTarget, points: Float[Array, "k n d"], data: Batch) -> Float[Array, " k"]:
     kernel = IMQ().adapt(points[-1])
     return jax.lax.map(lambda frame: ksd2(frame, target.scores(frame, data), kernel), points)

@@ -18,7 +18,7 @@ from ..checks import batch_length
 from ..curvature import AbstractCurvature, likelihood_scale
 from ..likelihood import AbstractLikelihood
 from ..supports import Space
-from ..target import AbstractTarget
+from ..target import BoundTarget
 from .factors import SHARINGS, LayerRecord, Sharing, from_gradients, kronecker
 from .recording import TappedModel
 from .rules import KroneckerBlock, Piece, Rules, as_rules, pieces_of
@@ -90,7 +90,7 @@ class KFAC(AbstractCurvature):
             check_count("examples", self.examples)
         check_count("largest_side", self.largest_side)
 
-    def __call__(self, target: AbstractTarget, point: Vector, batch: Batch) -> Blocks:
+    def __call__(self, target: BoundTarget, point: Vector, batch: Batch) -> Blocks:
         if not target.exchangeable or batch is None:
             raise ValueError("`KFAC` needs single examples: give a `Posterior` and `data` to `fit`.")
         batch = self._measured(batch)
@@ -119,7 +119,7 @@ class KFAC(AbstractCurvature):
         rows = np.arange(self.examples) * length // self.examples
         return jax.tree.map(lambda leaf: leaf[rows], batch)
 
-    def _tap(self, target: AbstractTarget, point: Vector, batch: Batch) -> tuple[TappedModel, list[Piece]]:
+    def _tap(self, target: BoundTarget, point: Vector, batch: Batch) -> tuple[TappedModel, list[Piece]]:
         """The model with taps, and the blocks of the curvature; `ValueError` for arrays without a rule."""
         space = _space(target)
         pieces = pieces_of(space, self.rules)
@@ -139,7 +139,7 @@ class KFAC(AbstractCurvature):
         return [piece] if tapped.uses.adds_bias(layer_of(piece)) else piece.split_bias(space.layout.sizes)
 
     def _record(
-        self, target: AbstractTarget, point: Vector, tapped: TappedModel, pieces: list[Piece], example: PyTree, key: Key
+        self, target: BoundTarget, point: Vector, tapped: TappedModel, pieces: list[Piece], example: PyTree, key: Key
     ) -> list[LayerRecord | list[Array]]:
         """One example's record for every block: a layer's inputs and gradients, or other arrays' gradients."""
         leaves = _leaves(_space(target), point)
@@ -187,7 +187,7 @@ def layer_of(piece: Piece) -> Layer:
     return Layer(piece.leaves[0], piece.names[0], piece.block.output_axis, bias)
 
 
-def _space(target: AbstractTarget) -> Space:
+def _space(target: BoundTarget) -> Space:
     if not isinstance(target.space, Space):
         raise ValueError("`KFAC` needs parameters that hold Equinox layers, got the sites of another library's model.")
     return target.space
@@ -197,7 +197,7 @@ def _leaves(space: Space, point: Vector) -> list[Array]:
     return jax.tree_util.tree_leaves(space.layout.unravel(point))
 
 
-def _prior_curvature(target: AbstractTarget, point: Vector) -> Vector:
+def _prior_curvature(target: BoundTarget, point: Vector) -> Vector:
     """The row sums of −∇² of the log prior (and constraints' Jacobian), negative ones set to 0."""
 
     def score(x: Vector) -> Vector:
