@@ -31,7 +31,7 @@ $(VENV)/demo-installed: pyproject.toml
 	@echo "Setting up $(VENV): a minute or so, the first time"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(if $(LOWEST),$(BIN)/python tests/lowest.py > $(VENV)/lowest.txt)
+	@$(if $(LOWEST),$(BIN)/python tests/helpers/lowest.py > $(VENV)/lowest.txt)
 	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ".[studies]"
 	@touch $@
 
@@ -55,7 +55,7 @@ test: setup
 
 test-thorough: setup
 	$(PYTEST) -m thorough
-	$(PYTEST) --jaxtyping-packages=steinkern,tests.checker.check
+	$(PYTEST) --jaxtyping-packages=steinkern,tests.helpers.checker.check
 
 soak: setup
 	$(BIN)/pytest -m soak
@@ -79,9 +79,9 @@ dist: setup
 	$(BIN)/python -m build --outdir dist
 	$(PYTHON) -m venv --clear out/clean
 	out/clean/bin/python -m pip install --quiet "$$(ls -t dist/*.whl | head -1)"
-	cd out && clean/bin/python ../tests/wheel.py
+	cd out && clean/bin/python ../tests/helpers/wheel.py
 	out/clean/bin/python -m pip install --quiet "$$(ls -t dist/*.whl | head -1)[cli]"
-	cd out && clean/bin/steinkern sample ../tests/wheel.py:log_density --dim 2 --out wheel --restart
+	cd out && clean/bin/steinkern sample ../tests/helpers/wheel.py:log_density --dim 2 --out wheel --restart
 
 clean:
 	rm -rf .venv .venv-lowest out dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -14,8 +14,8 @@ import jaxtyping
 import numpy as np
 import pytest
 
-import tests.checker  # noqa: F401  (`--jaxtyping-packages` finds it as an attribute of `tests`)
-from tests.budget import Budget
+import tests.helpers.checker  # noqa: F401  (`--jaxtyping-packages` finds it as an attribute)
+from tests.helpers.budget import Budget
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

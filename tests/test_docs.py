@@ -17,7 +17,7 @@ import yaml
 
 import steinkern as sk
 from docs._build import pictures, tables
-from tests import browser
+from tests.helpers import browser
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

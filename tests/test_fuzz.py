@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import steinkern as sk
 from steinkern.core.archive import DamagedFileError, read, write
-from tests.commands import check_words, run
+from tests.helpers.commands import check_words, run
 
 FEW = 25  # cases of a kind in the ordinary run
 

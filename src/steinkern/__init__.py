@@ -10,9 +10,9 @@ from .core.archive import CheckpointError
 from .core.messages import Notice, SteinWarning
 from .core.particles import merge, split
 from .core.programs import release_programs
-from .inference.automatic import sample
 from .inference.distributed import device_mesh
 from .inference.fit import fit
+from .inference.sample import sample
 from .interop.blackjax import as_blackjax
 from .kernels import IMQ, RBF, Graphical, Median, ksd2, mmd2, stein_ratio
 from .results import Diagnostics, DivergedError, History, Result, Status, combine, load, plot

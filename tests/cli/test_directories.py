@@ -8,7 +8,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.core.archive import lock_directory
-from tests.commands import run
+from tests.helpers.commands import run
 
 
 @pytest.fixture

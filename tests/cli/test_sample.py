@@ -270,7 +270,7 @@ def test_ctrl_c_before_there_is_anything_ends_with_130(vector, tmp_path, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli_methods, "fit", pressed)
-    monkeypatch.setattr(cli_methods, "sample_automatically", pressed)
+    monkeypatch.setattr(cli_methods, "sample", pressed)
     done = run("sample", f"{vector}:f", "--dim", "2", "--method", method, "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 130
     assert not (tmp_path / "p.npz").exists()

@@ -7,7 +7,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from tests.odd_inputs import (
+from tests.helpers.odd_inputs import (
     ARRAYS,
     EITHER,
     HALVES,

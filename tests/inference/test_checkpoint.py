@@ -16,7 +16,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.core import archive
-from tests import killed_run
+from tests.helpers import killed_run
 from tests.inference.test_fit import RESUMED, points_of, regression
 from tests.samplers.test_sampler_contract import SAMPLERS, SamplerCase
 
@@ -319,7 +319,7 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen:
     """The run in a process of its own."""
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "tests.killed_run", str(directory), *arguments]
+    command = [sys.executable, "-m", "tests.helpers.killed_run", str(directory), *arguments]
     environment = {**os.environ, "PYTHONPATH": paths}
     with (directory / "errors").open("w") as errors:
         return subprocess.Popen(command, env=environment, cwd=root, stderr=errors)

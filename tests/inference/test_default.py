@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.inference.automatic.chains import Draws
-from steinkern.inference.automatic.whitening import Whitening
 from steinkern.inference.default import compare, run_chains
 from steinkern.inference.judge import RunFacts, judge
+from steinkern.inference.sample.chains import Draws
+from steinkern.inference.sample.whitening import Whitening
 from steinkern.samplers.auto import MAX_STEP, MIN_STEP, AutoSVGDState, _next_log_step
 from steinkern.targets.centered import center_posterior
 

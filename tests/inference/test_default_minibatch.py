@@ -8,8 +8,8 @@ import pytest
 
 import steinkern as sk
 from steinkern.inference import default
-from steinkern.inference.automatic.gaussian import Gaussian
 from steinkern.inference.default import center_on_rows, log_densities_on_all_rows, sample_for_chains
+from steinkern.inference.sample.gaussian import Gaussian
 from steinkern.targets.centered import center_posterior
 
 ROWS = 400

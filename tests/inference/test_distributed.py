@@ -29,7 +29,7 @@ HERE = Path(__file__).parents[1]
 def found():
     flags = "--xla_force_host_platform_device_count=8"
     run = subprocess.run(
-        [sys.executable, HERE / "eight_devices.py"],
+        [sys.executable, HERE / "helpers" / "eight_devices.py"],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent / "src")},
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.targets.supports import Space
-from tests.cases import over
+from tests.helpers.cases import over
 from tests.samplers.test_sampler_contract import SAMPLERS, SamplerCase, assert_same_tree
 
 SEED = 7

@@ -11,7 +11,7 @@ import steinkern as sk
 from steinkern.inference import history
 from steinkern.inference.history import Record, Recorder, max_records
 from steinkern.samplers.sampler import Info
-from tests.memory import resident_bytes
+from tests.helpers.memory import resident_bytes
 
 START = np.random.default_rng(0).normal(size=(6, 2))
 

@@ -16,7 +16,7 @@ from steinkern.core.identity import differences, value_digest
 from steinkern.inference.checkpoint import Checkpointer
 from steinkern.inference.loop import Options
 from steinkern.inference.prepare import prepare
-from tests.run_cases import CASES, STARTS, RunCase
+from tests.helpers.run_cases import CASES, STARTS, RunCase
 
 pytestmark = pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 

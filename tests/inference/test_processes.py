@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from tests import two_processes
+from tests.helpers import two_processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,7 @@ def run_both(directory: Path) -> Ended:
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
     }
-    script = "import pathlib, sys; from tests.two_processes import main; "
+    script = "import pathlib, sys; from tests.helpers.two_processes import main; "
     script += "main(int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3]))"
     files = [[(directory / f"{kind}{process}").open("w") for process in (0, 1)] for kind in ("out", "error")]
     port = free_port()

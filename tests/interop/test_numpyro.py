@@ -22,7 +22,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.util import log_density, potential_energy
 
-from tests import numpyro_reference as reference
+from tests.helpers import numpyro_reference as reference
 
 from_model = sk.interop.numpyro.from_model
 

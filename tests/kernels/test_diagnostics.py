@@ -12,7 +12,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.linalg.metrics import DenseMetric
-from tests.cases import KERNEL_CASES, SOME_KERNELS, KernelCase, over
+from tests.helpers.cases import KERNEL_CASES, SOME_KERNELS, KernelCase, over
 
 # Compiling these takes longer than running them.
 jit = partial(eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0})

@@ -12,8 +12,7 @@ from steinkern.kernels.in_metric import distances_in_metric, distances_within_me
 from steinkern.kernels.reference import stein_velocity
 from steinkern.linalg import metrics as module
 from steinkern.linalg.metrics import DiagonalMetric, apply_to_shared, left_factors_first, sum_of_solved
-
-from ..cases import random_positive_definite
+from tests.helpers.cases import random_positive_definite
 
 
 def _metric(key, d, form):

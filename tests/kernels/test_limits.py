@@ -16,7 +16,7 @@ from scipy.stats import multivariate_normal
 
 import steinkern as sk
 from steinkern.linalg.metrics import BlocksMetric, DenseMetric, DiagonalMetric
-from tests import cases
+from tests.helpers import cases
 
 N, D = 7, 3  # one shape for all, so that kernels of one type are compiled once
 RBF = sk.kernels.Isotropic(sk.RBF(1.3))

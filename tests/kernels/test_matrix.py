@@ -9,7 +9,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.kernels import reference
-from tests.cases import KERNEL_CASES, SOME_KERNELS, KernelCase, over, random_scored
+from tests.helpers.cases import KERNEL_CASES, SOME_KERNELS, KernelCase, over, random_scored
 
 # The compilation of definitions in such metrics takes seconds; `test_kfac_samplers` has them in the default set.
 kernel_cases = over(KERNEL_CASES, {case.name for case in KERNEL_CASES if "mixture, kronecker" not in case.name})

@@ -17,7 +17,7 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
-from tests.cases import random_positive_definite
+from tests.helpers.cases import random_positive_definite
 
 DAMPING = 0.3
 

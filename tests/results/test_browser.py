@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests import browser
-from tests.pages import result_of
+from tests.helpers import browser
+from tests.helpers.pages import result_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 

@@ -17,7 +17,7 @@ from steinkern.results import html as markup
 from steinkern.results.report import charts, tables
 from steinkern.results.report.animation import MISSING, animate
 from steinkern.results.report.record import facts
-from tests.pages import result_of
+from tests.helpers.pages import result_of
 
 pytestmark = pytest.mark.thorough
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 import steinkern as sk
-from tests.cases import random_positive_definite
+from tests.helpers.cases import random_positive_definite
 
 PRECISION = random_positive_definite(jr.key(0), 2)
 BASE = sk.kernels.Isotropic(sk.RBF(1.3))

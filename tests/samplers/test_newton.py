@@ -14,7 +14,7 @@ import steinkern as sk
 from steinkern.kernels import reference
 from steinkern.linalg.metrics import DenseMetric, DiagonalMetric
 from steinkern.samplers.newton import newton_matrices, newton_velocity
-from tests.cases import random_positive_definite, random_scored
+from tests.helpers.cases import random_positive_definite, random_scored
 
 pytestmark = pytest.mark.thorough
 

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import steinkern as sk
-from tests.cases import over
+from tests.helpers.cases import over
 
 
 class SamplerCase(NamedTuple):

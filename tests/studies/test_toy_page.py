@@ -8,7 +8,7 @@ import re
 import pytest
 
 from studies.__main__ import main
-from tests import browser
+from tests.helpers import browser
 
 
 @pytest.fixture(scope="module")

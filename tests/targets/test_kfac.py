@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 import steinkern as sk
 from steinkern.targets import BoundTarget
-from tests.kfac_cases import (
+from tests.helpers.kfac_cases import (
     CURVED,
     LINEAR,
     NOISY,

@@ -14,7 +14,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.targets import BoundTarget
-from tests.kfac_cases import (
+from tests.helpers.kfac_cases import (
     NOISY,
     NUM_DATA,
     PRIOR_PRECISION,

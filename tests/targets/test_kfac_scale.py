@@ -11,7 +11,7 @@ import scipy.linalg
 import steinkern as sk
 from steinkern.core._xla import LONG
 from steinkern.targets.kfac.factors import second_moment, second_moment_with_ones
-from tests.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
+from tests.helpers.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
 from tests.linalg.test_operators import dense_matrix, largest_array
 
 pytestmark = pytest.mark.thorough

@@ -11,7 +11,7 @@ import scipy.linalg
 
 import steinkern as sk
 from steinkern.targets.kfac import recording
-from tests.kfac_cases import (
+from tests.helpers.kfac_cases import (
     NUM_DATA,
     PRIOR_PRECISION,
     Example,
@@ -23,7 +23,7 @@ from tests.kfac_cases import (
     flat,
     measured,
 )
-from tests.kfac_networks import NETWORKS, Calls, Linear, NetworkCase, Pair, convolutional, defined_blocks
+from tests.helpers.kfac_networks import NETWORKS, Calls, Linear, NetworkCase, Pair, convolutional, defined_blocks
 from tests.linalg.test_operators import dense_matrix
 
 pytestmark = pytest.mark.thorough

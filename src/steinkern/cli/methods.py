@@ -10,8 +10,8 @@ import numpy as np
 import optax
 
 from ..core.messages import SteinWarning
-from ..inference.automatic import sample as sample_automatically
 from ..inference.fit import fit
+from ..inference.sample import sample
 from ..kernels.scalar import IMQ
 from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
@@ -34,7 +34,7 @@ def run(loaded: Loaded, method: str, num_particles: int, num_steps: int | None, 
         warnings.simplefilter("ignore", SteinWarning)
         if method == AUTO:
             start = loaded.particle(start_key)
-            return sample_automatically(key, loaded.target, start, num_particles, loaded.data, throw=False)
+            return sample(key, loaded.target, start, num_particles, loaded.data, throw=False)
         if method == STEIN:
             sampler, record_every, checkpoint_every = None, 4, 50
             first: dict[str, Any] = {"start": loaded.particle(start_key), "num_particles": num_particles}

@@ -30,15 +30,15 @@ from ..targets.centered import CenteredPosterior, center_posterior
 from ..targets.checks import batch_length
 from ..targets.target import AbstractTarget, BoundTarget, Posterior
 from .arguments import as_count
-from .automatic.chains import Draws, estimate_metric, join, one_round
-from .automatic.gaussian import Gaussian
-from .automatic.randomness import even_noise, generators, transition_noise
-from .automatic.sample import as_target_or_model, candidate_starts
-from .automatic.second_component import SecondComponent, has_been_visited
-from .automatic.start import bind, find_start, in_shapes
-from .automatic.whitening import Whitening, eigh
 from .diagnostics import chain_numbers, evenly_spaced
 from .loop import LoopState, Run, evaluate, first_loop
+from .sample.chains import Draws, estimate_metric, join, one_round
+from .sample.gaussian import Gaussian
+from .sample.randomness import even_noise, generators, transition_noise
+from .sample.sample import as_target_or_model, candidate_starts
+from .sample.second_component import SecondComponent, has_been_visited
+from .sample.start import bind, find_start, in_shapes
+from .sample.whitening import Whitening, eigh
 
 PARTICLES = 100
 STEPS, MAX_EPOCHS = 400, 8

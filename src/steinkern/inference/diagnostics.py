@@ -310,7 +310,7 @@ def measure_mixing(points: np.ndarray) -> Mixing:
 
     The standard errors come from the spread of the chains' means, so they need no estimate of autocorrelation. The
     formula is that of independent chains. Jumps couple the chains, since each adds the difference of two others, but
-    each jump uses one of thousands of pairs; over the targets of `tests/calibration.py` the stated errors are right.
+    each jump uses one of thousands of pairs; on the targets of `tests/helpers/calibration.py` the errors are right.
     """
     t, n, _ = points.shape
     mean = points.mean(axis=(0, 1))

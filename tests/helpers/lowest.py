@@ -1,4 +1,4 @@
-"""Print the lowest versions that `pyproject.toml` allows, as constraints for pip: `python tests/lowest.py`."""
+"""Print the lowest versions that `pyproject.toml` allows, as constraints for pip: `python tests/helpers/lowest.py`."""
 
 import re
 import tomllib
@@ -12,7 +12,7 @@ def lowest(requirements: list[str]) -> list[str]:
 
 
 def main() -> None:
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]["studies"]
     # What newer ones deprecate, the lowest typer and matplotlib use, and warnings are errors in tests.
     of_its_time = ["click<8.3", "pyparsing<3.3"]

@@ -8,7 +8,7 @@ The function runs four stages; `docs/sample.md` has their rules and the evidence
    standard deviations have converged.
 3. `particles`: estimates means and covariances from the draws, with control variates (`control_variates`), and computes
    support points of the draws (`support_points`) that have these moments.
-4. `quality`: measures the particles, which `judge` then judges; `properness` detects densities without finite mass.
+4. `measure`: measures the particles, which `judge` then judges; `properness` detects densities without finite mass.
 
 Only the target's value and derivatives, the transitions of the chains and the support points are compiled, and run in
 JAX's default precision. All other arithmetic is NumPy's, in float64 (`whitening`, `randomness`).

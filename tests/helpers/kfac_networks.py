@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.kfac_cases import NUM_DATA, PRIOR_PRECISION
+from tests.helpers.kfac_cases import NUM_DATA, PRIOR_PRECISION
 
 
 class Calls:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.inference.automatic.control_variates import moments_by_stein
-from steinkern.inference.automatic.evaluation import Evaluator
-from steinkern.inference.automatic.gaussian import nearest_gaussian
-from steinkern.inference.automatic.properness import is_running_away
-from steinkern.inference.automatic.randomness import even_noise
-from steinkern.inference.automatic.second_component import find_second_component, has_been_visited, second_scale
+from steinkern.inference.sample.control_variates import moments_by_stein
+from steinkern.inference.sample.evaluation import Evaluator
+from steinkern.inference.sample.gaussian import nearest_gaussian
+from steinkern.inference.sample.properness import is_running_away
+from steinkern.inference.sample.randomness import even_noise
+from steinkern.inference.sample.second_component import find_second_component, has_been_visited, second_scale
 from steinkern.linalg.metrics import DenseMetric
-from tests import calibration
+from tests.helpers import calibration
 
 pytestmark = pytest.mark.thorough
 

@@ -1,4 +1,4 @@
-"""A run that a test kills: `python -m tests.killed_run DIRECTORY DTYPE [STEP PLACE]`; its end is in DIRECTORY/end.npz.
+"""A run that a test kills, `python -m tests.helpers.killed_run DIRECTORY DTYPE [STEP PLACE]`: its end is in end.npz.
 
 With a step and a place ("writing" or "stepping") the run stops there, leaves the file DIRECTORY/waiting and waits to be
 killed: the test has no clock to race against.

@@ -1,6 +1,6 @@
 """A NumPyro model with one site of every kind of support, and its posterior by NumPyro's NUTS.
 
-`python -m tests.numpyro_reference` runs NUTS again and prints the moments that `MOMENTS` holds.
+`python -m tests.helpers.numpyro_reference` runs NUTS again and prints the moments that `MOMENTS` holds.
 """
 
 import jax

@@ -13,6 +13,6 @@ def log_density(x):
 
 if __name__ == "__main__":
     assert "site-packages" in steinkern.__file__, steinkern.__file__
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     for code in re.findall(r"^```python\n(.*?)^```", readme, flags=re.M | re.S)[:3]:
         exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})

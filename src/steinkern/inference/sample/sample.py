@@ -26,9 +26,9 @@ from ..judge import RunFacts, issue, judge
 from ..rounding import check_rounding, too_coarse
 from .chains import MOST_ROUNDS, Chains, compile_round_ahead, run_chains
 from .evaluation import compile_evaluation_ahead
+from .measure import measure
 from .particles import Placement, constrain_points, is_recorded, place_particles
 from .properness import NOT_FINITE, is_running_away, no_mass_kept
-from .quality import measure
 from .randomness import generators
 from .start import CHAINS, bind, find_start, in_shapes, num_chains
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.inference.automatic.chains import ROUND, _have_settled, estimate_metric, one_round
-from steinkern.inference.automatic.control_variates import moments_by_stein
-from steinkern.inference.automatic.evaluation import Evaluator
-from steinkern.inference.automatic.gaussian import nearest_gaussian
-from steinkern.inference.automatic.randomness import even_noise, transition_noise
-from steinkern.inference.automatic.support_points import nearest_draws, place, with_moments
 from steinkern.inference.diagnostics import distance_along_directions, measure_mixing
 from steinkern.inference.judge import MAX_DRIFT
+from steinkern.inference.sample.chains import ROUND, _have_settled, estimate_metric, one_round
+from steinkern.inference.sample.control_variates import moments_by_stein
+from steinkern.inference.sample.evaluation import Evaluator
+from steinkern.inference.sample.gaussian import nearest_gaussian
+from steinkern.inference.sample.randomness import even_noise, transition_noise
+from steinkern.inference.sample.support_points import nearest_draws, place, with_moments
 from steinkern.linalg.metrics import DenseMetric, DiagonalMetric
 
 pytestmark = pytest.mark.thorough
