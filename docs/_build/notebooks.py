@@ -5,6 +5,7 @@ alternative of a picture is the entry "alt" of its cell's metadata.
 """
 
 import base64
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -30,7 +31,10 @@ def run(path: Path) -> str:
     notebook = read(path)
     with tempfile.TemporaryDirectory() as directory:
         resources = {"metadata": {"path": directory}}
-        NotebookClient(notebook, timeout=_LONGEST_CELL, resources=resources, record_timing=False).execute()
+        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # the studies are beside the examples
+        options = {"timeout": _LONGEST_CELL, "record_timing": False, "coalesce_streams": True}
+        client = NotebookClient(notebook, resources=resources, **options)
+        client.execute(env={**os.environ, "PYTHONPATH": paths})
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]  # progress bars
