@@ -15,6 +15,7 @@ from .evaluation import Evaluator
 from .gaussian import Gaussian, nearest_gaussian
 
 _HALVINGS = 16  # of the variance, and as many doublings
+_LAST_SCALES = (12, 19, 22, 25)  # scales are evaluated in groups that end before these, narrow ones first
 _VALLEY = 1.0  # the least depth between two maxima, in nats
 _NEAR = 10.0  # a second maximum lower by more nats than this, plus a tenth of the dimension, is ignored
 _LEAST_SHARE = 0.01  # the least share of the mass that is reported
@@ -51,28 +52,43 @@ def find_second_component(evaluator: Evaluator, nearest: Gaussian) -> SecondComp
 
     The second search is needed because a narrow component need not be centred at the mean.
     """
-    place, near = nearest.mean, _NEAR + 0.1 * len(nearest.mean)
+    center, near = nearest.mean, _NEAR + 0.1 * len(nearest.mean)
     for _ in range(2):
-        bounds, highest = _bounds_around(evaluator, nearest, place)
+        bounds, highest = _bounds_around(evaluator, nearest, center, near)
         scale = second_scale(bounds, near)
         if scale is not None:
-            second, _ = nearest_gaussian(evaluator, place, nearest.precision / scale**2, _MOST_ROUNDS)
+            second, _ = nearest_gaussian(evaluator, center, nearest.precision / scale**2, _MOST_ROUNDS)
             if (part := _compare(nearest, second)) is not None:
                 return part
-        place = highest
+        center = highest
     return None
 
 
-def _bounds_around(evaluator: Evaluator, nearest: Gaussian, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The evidence lower bounds of Gaussians at `place` for `scales()`, and the evaluated point of highest density."""
-    factors, d, whitening = scales(), len(place), nearest.whitening
-    points = place + factors[:, None, None] * whitening.unwhiten(evaluator.noise)
-    values = evaluator.log_densities(points.reshape(-1, d))
-    with np.errstate(invalid="ignore"):
-        means = values.reshape(len(factors), -1).mean(axis=1)
-    bounds = means - whitening.log_determinant() / 2 + d * np.log(factors)
-    highest = np.argmax(np.where(np.isfinite(values), values, -np.inf))
-    return np.where(np.isfinite(bounds), bounds, -np.inf), points.reshape(-1, d)[highest]
+def _bounds_around(
+    evaluator: Evaluator, nearest: Gaussian, center: np.ndarray, near: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The evidence lower bounds of Gaussians at `center` for `scales()`, and the evaluated point of highest density.
+
+    A component R times wider whose bound is b makes that at a scale k < R at least b − d log(R/k). Where the bound is
+    too low for every R, wider clouds are left out, and −∞ is in their place: far from the mass a density may be very
+    slow to evaluate, as one with a stiff differential equation.
+    """
+    d, whitening, bounds = len(center), nearest.whitening, np.full(len(scales()), -np.inf)
+    highest, top = center, -np.inf
+    for part in np.split(np.arange(len(bounds)), _LAST_SCALES):
+        factors = scales()[part]
+        points = (center + factors[:, None, None] * whitening.unwhiten(evaluator.noise)).reshape(-1, d)
+        values = evaluator.log_densities(points)
+        with np.errstate(invalid="ignore"):
+            means = values.reshape(len(factors), -1).mean(axis=1)
+        found = means - whitening.log_determinant() / 2 + d * np.log(factors)
+        bounds[part] = np.where(np.isfinite(found), found, -np.inf)
+        best = np.argmax(np.where(np.isfinite(values), values, -np.inf))
+        if values[best] > top:
+            highest, top = points[best], values[best]
+        if factors[-1] > 1 and bounds[part[-1]] < bounds.max() - near - d * np.log(scales()[-1] / factors[-1]):
+            break
+    return bounds, highest
 
 
 def second_scale(bounds: np.ndarray, near: float) -> float | None:
