@@ -69,7 +69,7 @@ def mixture(key, d: int, anchors: int, base=None, **options) -> sk.kernels.Mixtu
     return sk.kernels.Mixture.of(base or sk.kernels.Isotropic(sk.RBF(2.0)), metrics, places, places, **options)
 
 
-def kronecker_mixture(key, anchors: int, roots: bool = True, **options) -> sk.kernels.Mixture:
+def kronecker_mixture(key, anchors: int, **options) -> sk.kernels.Mixture:
     """Anchors with metrics such as those of `KFAC`: a layer with a bias, one without, and a diagonal block."""
 
     def factorised(key) -> Any:
@@ -80,7 +80,7 @@ def kronecker_mixture(key, anchors: int, roots: bool = True, **options) -> sk.ke
         layer = sk.linalg.Kronecker(dense[0], dense[1], jnp.asarray(0.7), bias=True)
         other = sk.linalg.Kronecker(dense[2], sk.linalg.Diagonal(jr.uniform(second, (1,)) + 0.5))
         whole = sk.linalg.Blocks((layer, other, sk.linalg.Diagonal(jr.uniform(third, (2,)) + 0.5)))
-        return whole.factorise(1e-3, roots=roots)
+        return whole.factorise(1e-3)
 
     metric_key, anchor_key = jr.split(key)
     places = jr.normal(anchor_key, (anchors, 10))
@@ -146,7 +146,7 @@ KERNEL_CASES = [
     KernelCase("mixture, no determinant", 3, lambda key: mixture(key, 3, 5, weighting="no_determinant")),
     KernelCase("mixture, euclidean weights", 3, lambda key: mixture(key, 3, 5, weighting="euclidean")),
     KernelCase("mixture, kronecker", 10, lambda key: kronecker_mixture(key, 4, temperature=3.0)),
-    KernelCase("mixture, kronecker without roots", 10, lambda key: kronecker_mixture(key, 2, roots=False)),
+    KernelCase("mixture, kronecker of two anchors", 10, lambda key: kronecker_mixture(key, 2)),
     KernelCase(
         "mixture, kronecker, euclidean weights", 10, lambda key: kronecker_mixture(key, 4, weighting="euclidean")
     ),

@@ -152,8 +152,6 @@ def measure(operator, vector, symmetric: bool) -> Measured:
     form = metric.bilinear(jnp.eye(metric.size))
     maps["form"], maps["product"] = form.left @ form.right.T, form.product
     maps["arranged"] = metric.restore(metric.for_arranged().multiply(metric.arrange(jnp.eye(metric.size))))
-    rootless = operator.factorise(DAMPING, symmetric=symmetric, roots=False)
-    maps["without roots"] = rootless.push_score(rootless.whiten(jnp.eye(metric.size)))
     return Measured(maps, metric.quadratic(vector), metric.logdet())
 
 
@@ -202,7 +200,6 @@ def test_metric_is_a_root_of_the_damped_matrix(case, symmetric, key):
         "form": matrix,
         "product": matrix,
         "arranged": matrix,
-        "without roots": matrix,
     }
     np.testing.assert_allclose(root.T @ root, matrix, rtol=1e-10, atol=1e-12)
     for name, value in expected.items():
@@ -279,13 +276,6 @@ def test_a_factor_that_is_zero_leaves_the_damping_shared_equally(zero, shift, ke
     root = math.sqrt(DAMPING if shift is None else shift + DAMPING * shift)
     expected = np.kron(left + root * np.eye(2), right + root * np.eye(3))
     np.testing.assert_allclose(jax.vmap(metric.multiply, 1, 1)(jnp.eye(6)), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_a_shift_on_one_side_alone_is_not_blended(key):
-    plain, shifted = _kronecker(key, 2, 3), _kronecker(key, 2, 3, shifted=True)
-    for one, other in ((plain, shifted), (shifted, plain)):
-        with pytest.raises(ValueError, match="`other` must have a shift exactly where this operator has one"):
-            one.blend(other, 0.5)
 
 
 MANY_FACTORISATIONS = """

@@ -179,55 +179,23 @@ class DiagonalMetric(AbstractMetric):
         return self.root.reshape((1,) * (vector.ndim - 1) + self.root.shape)
 
 
-class FactorMetric(AbstractMetric):
-    """A factor of a Kronecker product, held as Q and Q⁻¹, so that `multiply` and `solve` are one matrix product each.
-
-    Without `root` and `inverse_root`, the maps by R compute them at every call.
-    """
+class FactorMetric(DenseMetric):
+    """A factor of a Kronecker product, which holds Q and Q⁻¹ too: `multiply` and `solve` are one product each."""
 
     matrix: Float[Array, "d d"]
     inverse: Float[Array, "d d"]
-    log_determinant: Scalar
-    root: Float[Array, "d d"] | None = None
-    inverse_root: Float[Array, "d d"] | None = None
 
     @classmethod
-    def of(cls, matrix: Matrix, *, roots: bool = True) -> "FactorMetric":
-        """The metric of a matrix known to be positive definite; a matrix that is not gives NaN."""
-        metric = DenseMetric.of(matrix)
-        inverse = dot(metric.inverse_root, metric.inverse_root.T)
-        pair = (metric.root, metric.inverse_root) if roots else (None, None)
-        return cls(matrix, inverse, metric.log_determinant, *pair)
-
-    @property
-    def size(self) -> int:
-        return self.matrix.shape[-1]
-
-    def whiten(self, vector: Vectors) -> Vectors:
-        return self._by_roots().whiten(vector)
-
-    def unwhiten(self, vector: Vectors) -> Vectors:
-        return self._by_roots().unwhiten(vector)
-
-    def pull_score(self, score: Vectors) -> Vectors:
-        return self._by_roots().pull_score(score)
-
-    def push_score(self, score: Vectors) -> Vectors:
-        return self._by_roots().push_score(score)
+    def of(cls, matrix: Matrix, *, symmetric: bool = False) -> "FactorMetric":
+        dense = DenseMetric.of(matrix, symmetric=symmetric)
+        inverse = dot(dense.inverse_root, dense.inverse_root.T)
+        return cls(dense.root, dense.inverse_root, dense.log_determinant, matrix, inverse)
 
     def solve(self, vector: Vectors) -> Vectors:
         return dot(vector, self.inverse)
 
     def multiply(self, vector: Vectors) -> Vectors:
         return dot(vector, self.matrix)
-
-    def logdet(self) -> Scalar:
-        return self.log_determinant
-
-    def _by_roots(self) -> DenseMetric:
-        if self.root is None or self.inverse_root is None:
-            return DenseMetric.of(self.matrix)
-        return DenseMetric(self.root, self.inverse_root, self.log_determinant)
 
 
 class _CompositeMetric(AbstractMetric):

@@ -8,7 +8,8 @@ Batches of operators are ordinary operators whose arrays carry a leading axis, u
 """
 
 import abc
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -28,6 +29,8 @@ from .metrics import (
 )
 
 Operator = TypeVar("Operator", bound="AbstractOperator")
+Added: TypeAlias = Callable[["AbstractOperator"], Scalar]
+"""What is added to the diagonal of an operator."""
 
 
 class AbstractOperator(eqx.Module):
@@ -43,35 +46,41 @@ class AbstractOperator(eqx.Module):
         """The dense d×d matrix. For tests and small d."""
 
     @abc.abstractmethod
-    def average(self: Operator) -> Operator:
-        """The mean over the leading axis of a batch of operators."""
-
-    @abc.abstractmethod
-    def blend(self: Operator, other: Operator, share: Any) -> Operator:
-        """Share × self + (1 − share) × other: a step of a running average, or a half-averaged mixture."""
-
-    @abc.abstractmethod
     def scale(self) -> Scalar:
         """Trace / d, the size that damping is relative to."""
 
     @abc.abstractmethod
-    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> AbstractMetric:
-        """The metric Q + added × I; `symmetric` and `roots` as for `factorise`."""
+    def metric(self, added: Added, symmetric: bool) -> AbstractMetric:
+        """The metric Q + added(Q) × I; block-diagonal operators add to each block what `added` says of that block."""
 
-    def factorise(self, damping: Any, *, symmetric: bool = False, roots: bool = True) -> AbstractMetric:
-        """The metric Q + damping × scale × I.
+    def average(self: Operator) -> Operator:
+        """The mean over the leading axis of a batch of operators."""
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self)
+
+    def blend(self: Operator, other: Operator, share: Any) -> Operator:
+        """Share × self + (1 − share) × other: a step of a running average, or a half-averaged mixture."""
+
+        def mix(old: Array, new: Array) -> Array:
+            weight = cast_like(share, old)
+            return weight * old + (1 - weight) * new
+
+        return jax.tree.map(mix, self, other)
+
+    def factorise(self, damping: Any, *, symmetric: bool = False) -> AbstractMetric:
+        """The metric Q + damping × scale × I; of block-diagonal operators every block is damped by its own scale.
 
         Args:
             damping: positive, relative to `scale()`.
             symmetric: take the symmetric root R = Q^½ of Eq. (12). For a radial kernel any root gives the same
                 velocity (rotations cancel) and the Cholesky factor is cheaper; around a graphical kernel it matters.
-            roots: keep the roots of Kronecker factors. Without them `solve` and `multiply` are the same, and the maps
-                by R are slower.
         """
         check_positive("damping", damping)
-        scale = self.scale()
-        positive = jnp.where(scale == 0, jnp.ones_like(scale), jnp.abs(scale))
-        return self.plus(cast_like(damping, scale) * positive, symmetric, roots)
+
+        def added(operator: AbstractOperator) -> Scalar:
+            scale = operator.scale()
+            return cast_like(damping, scale) * jnp.where(scale == 0, jnp.ones_like(scale), jnp.abs(scale))
+
+        return self.metric(added, symmetric)
 
 
 class Dense(AbstractOperator):
@@ -86,18 +95,15 @@ class Dense(AbstractOperator):
     def as_matrix(self) -> Matrix:
         return self.matrix
 
-    def average(self) -> "Dense":
-        return Dense(jnp.mean(self.matrix, axis=0))
-
-    def blend(self, other: "Dense", share: Any) -> "Dense":
-        return Dense(_mix(self.matrix, other.matrix, share))
-
     def scale(self) -> Scalar:
         return jnp.trace(self.matrix) / self.size
 
-    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> DenseMetric:
-        identity = jnp.eye(self.size, dtype=self.matrix.dtype)
-        return DenseMetric.of(self.matrix + added * identity, symmetric=symmetric)
+    def metric(self, added: Added, symmetric: bool) -> DenseMetric:
+        return DenseMetric.of(self.shifted(added(self)), symmetric=symmetric)
+
+    def shifted(self, added: Scalar) -> Matrix:
+        """The matrix plus a multiple of the identity."""
+        return self.matrix + added * jnp.eye(self.size, dtype=self.matrix.dtype)
 
 
 class Diagonal(AbstractOperator):
@@ -112,17 +118,11 @@ class Diagonal(AbstractOperator):
     def as_matrix(self) -> Matrix:
         return jnp.diag(self.entries)
 
-    def average(self) -> "Diagonal":
-        return Diagonal(jnp.mean(self.entries, axis=0))
-
-    def blend(self, other: "Diagonal", share: Any) -> "Diagonal":
-        return Diagonal(_mix(self.entries, other.entries, share))
-
     def scale(self) -> Scalar:
         return jnp.mean(self.entries)
 
-    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> DiagonalMetric:
-        return DiagonalMetric(jnp.sqrt(self.entries + added))
+    def metric(self, added: Added, symmetric: bool) -> DiagonalMetric:
+        return DiagonalMetric(jnp.sqrt(self.entries + added(self)))
 
 
 class Kronecker(AbstractOperator):
@@ -157,33 +157,18 @@ class Kronecker(AbstractOperator):
             product = product[order][:, order]
         return product if self.shift is None else product + self.shift * jnp.eye(self.size, dtype=product.dtype)
 
-    def average(self) -> "Kronecker":
-        shift = None if self.shift is None else jnp.mean(self.shift, axis=0)
-        return Kronecker(self.left.average(), self.right.average(), shift, self.bias)
-
-    def blend(self, other: "Kronecker", share: Any) -> "Kronecker":
-        left, right = self.left.blend(other.left, share), self.right.blend(other.right, share)
-        if (self.shift is None) != (other.shift is None):
-            raise ValueError("`other` must have a shift exactly where this operator has one.")
-        shift = None if self.shift is None or other.shift is None else _mix(self.shift, other.shift, share)
-        return Kronecker(left, right, shift, self.bias)
-
     def scale(self) -> Scalar:
         product = self.left.scale() * self.right.scale()
         return product if self.shift is None else product + self.shift
 
-    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> KroneckerMetric:
+    def metric(self, added: Added, symmetric: bool) -> KroneckerMetric:
         left, right = self.left.scale(), self.right.scale()
-        added = added if self.shift is None else added + self.shift
         # A factor of scale 0 has no proportion: damping is then split evenly.
         both = (left > 0) & (right > 0)
         ratio = jnp.sqrt(jnp.where(both, left, 1) / jnp.where(both, right, 1))
-        root = jnp.sqrt(added)
-        return KroneckerMetric(
-            _factor(self.left, root * ratio, symmetric, roots),
-            _factor(self.right, root / ratio, symmetric, roots),
-            self.bias,
-        )
+        root = jnp.sqrt(added(self) if self.shift is None else added(self) + self.shift)
+        factors = _factor(self.left, root * ratio, symmetric), _factor(self.right, root / ratio, symmetric)
+        return KroneckerMetric(*factors, self.bias)
 
 
 class Blocks(AbstractOperator):
@@ -202,21 +187,12 @@ class Blocks(AbstractOperator):
     def as_matrix(self) -> Matrix:
         return jax.scipy.linalg.block_diag(*[part.as_matrix() for part in self.parts])
 
-    def average(self) -> "Blocks":
-        return Blocks(tuple(part.average() for part in self.parts))
-
-    def blend(self, other: "Blocks", share: Any) -> "Blocks":
-        return Blocks(tuple(a.blend(b, share) for a, b in zip(self.parts, other.parts, strict=True)))
-
     def scale(self) -> Scalar:
         traces = jnp.stack([part.scale() * part.size for part in self.parts])
         return jnp.sum(traces) / self.size
 
-    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> BlocksMetric:
-        return BlocksMetric(tuple(part.plus(added, symmetric, roots) for part in self.parts))
-
-    def factorise(self, damping: Any, *, symmetric: bool = False, roots: bool = True) -> BlocksMetric:
-        return BlocksMetric(tuple(part.factorise(damping, symmetric=symmetric, roots=roots) for part in self.parts))
+    def metric(self, added: Added, symmetric: bool) -> BlocksMetric:
+        return BlocksMetric(tuple(part.metric(added, symmetric) for part in self.parts))
 
 
 class Stack(AbstractOperator):
@@ -247,36 +223,16 @@ class Stack(AbstractOperator):
         order = np.arange(self.size).reshape(self.count, self.parts.size).T.reshape(-1)
         return whole[order][:, order]
 
-    def average(self) -> "Stack":
-        return self._with(jax.vmap(lambda part: part.average(), in_axes=1)(self.parts))
-
-    def blend(self, other: "Stack", share: Any) -> "Stack":
-        return self._with(jax.vmap(lambda a, b: a.blend(b, share))(self.parts, other.parts))
-
     def scale(self) -> Scalar:
         return jnp.mean(jax.vmap(lambda part: part.scale())(self.parts))
 
-    def plus(self, added: Scalar, symmetric: bool, roots: bool = True) -> StackMetric:
-        metrics = jax.vmap(lambda part: part.plus(added, symmetric, roots))(self.parts)
+    def metric(self, added: Added, symmetric: bool) -> StackMetric:
+        metrics = jax.vmap(lambda part: part.metric(added, symmetric))(self.parts)
         return StackMetric(metrics, self.count, self.interleaved)
 
-    def factorise(self, damping: Any, *, symmetric: bool = False, roots: bool = True) -> StackMetric:
-        check_positive("damping", damping)
-        metrics = jax.vmap(lambda part: part.factorise(damping, symmetric=symmetric, roots=roots))(self.parts)
-        return StackMetric(metrics, self.count, self.interleaved)
 
-    def _with(self, parts: AbstractOperator) -> "Stack":
-        return Stack(parts, self.count, self.interleaved)
-
-
-def _factor(operator: AbstractOperator, added: Scalar, symmetric: bool, roots: bool) -> AbstractMetric:
+def _factor(operator: AbstractOperator, added: Scalar, symmetric: bool) -> AbstractMetric:
     """The metric of a Kronecker factor plus a multiple of the identity; of a dense one it holds the inverse too."""
     if symmetric or not isinstance(operator, Dense):
-        return operator.plus(added, symmetric, roots)
-    identity = jnp.eye(operator.size, dtype=operator.matrix.dtype)
-    return FactorMetric.of(operator.matrix + added * identity, roots=roots)
-
-
-def _mix(old: Array, new: Array, share: Any) -> Array:
-    share = cast_like(share, old)
-    return share * old + (1 - share) * new
+        return operator.metric(lambda _: added, symmetric)
+    return FactorMetric.of(operator.shifted(added))

@@ -27,7 +27,7 @@ from ..core.types import (
 from ..kernels.bandwidth import AbstractBandwidth
 from ..kernels.matrix import AbstractMatrixKernel, PerBlock, as_matrix_kernel
 from ..kernels.mixture import WEIGHTINGS, Mixture, Weighting
-from ..kernels.preconditioned import Preconditioned, reads_distances_alone
+from ..kernels.preconditioned import Preconditioned
 from ..linalg.metrics import AbstractMetric, BlocksMetric, split_columns
 from ..linalg.operators import AbstractOperator, Dense
 from ..targets.curvature import AbstractCurvature, Repair, repaired_matrix
@@ -291,9 +291,8 @@ class AnchorMixture(AbstractKernelRule):
 
 
 def _metric_for(kernel: AbstractMatrixKernel, curvature: AbstractOperator, damping: Any) -> AbstractMetric:
-    """The metric of a curvature, without its roots where the kernel does not use them."""
-    roots = not reads_distances_alone(kernel) or kernel.precision != "float32"
-    return curvature.factorise(damping, symmetric=not kernel.rotation_invariant, roots=roots)
+    """The metric of a curvature, with the root that the kernel asks for."""
+    return curvature.factorise(damping, symmetric=not kernel.rotation_invariant)
 
 
 def _over_blocks(build: Callable[..., AbstractMatrixKernel], metric: AbstractMetric, *clouds: Points) -> PerBlock:
