@@ -202,8 +202,8 @@ class _CompositeMetric(AbstractMetric):
     """A metric made of others, whose maps apply the maps of the same name of its parts."""
 
     @abc.abstractmethod
-    def _apply(self, name: str, vector: Vectors) -> Vectors:
-        """Apply the map called `name`."""
+    def _apply(self, name: str, vector: Vectors) -> Any:
+        """Apply the method called `name`."""
 
     def whiten(self, vector: Vectors) -> Vectors:
         return self._apply("whiten", vector)
@@ -257,7 +257,7 @@ class KroneckerMetric(_CompositeMetric):
     def for_arranged(self) -> "KroneckerMetric":
         return KroneckerMetric(self.left, self.right)
 
-    def _apply(self, name: str, vector: Vectors) -> Vectors:
+    def _apply(self, name: str, vector: Vectors) -> Any:
         """V with the right factor applied to its rows and the left one to its columns."""
         moved = getattr(self.right, name)(self._as_block(vector))
         return self._as_vector(_on_columns(self.left, name, moved))
@@ -308,9 +308,7 @@ class BlocksMetric(_CompositeMetric):
         return jnp.sum(jnp.stack([part.logdet() for part in self.parts]))
 
     def bilinear(self, vector: Vectors) -> Bilinear:
-        pieces = split_columns(vector, [part.size for part in self.parts])
-        forms = [part.bilinear(piece) for part, piece in zip(self.parts, pieces, strict=True)]
-        return Bilinear(*(jnp.concatenate(each, axis=-1) for each in zip(*forms, strict=True)))
+        return self._apply("bilinear", vector)
 
     def blocks(self) -> tuple[AbstractMetric, ...]:
         return tuple(block for part in self.parts for block in part.blocks())
@@ -324,10 +322,10 @@ class BlocksMetric(_CompositeMetric):
     def for_arranged(self) -> "BlocksMetric":
         return BlocksMetric(tuple(part.for_arranged() for part in self.parts))
 
-    def _apply(self, name: str, vector: Vectors) -> Vectors:
+    def _apply(self, name: str, vector: Vectors) -> Any:
         pieces = split_columns(vector, [part.size for part in self.parts])
         moved = [getattr(part, name)(piece) for part, piece in zip(self.parts, pieces, strict=True)]
-        return jnp.concatenate(moved, axis=-1)
+        return jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=-1), *moved)
 
 
 class StackMetric(_CompositeMetric):
@@ -348,16 +346,11 @@ class StackMetric(_CompositeMetric):
         return self._apply("bilinear", vector)
 
     def _apply(self, name: str, vector: Vectors) -> Any:
-        shape = (self.parts.size, self.count) if self.interleaved else (self.count, self.parts.size)
-        block = vector.reshape(*vector.shape[:-1], *shape)
-        block = jnp.swapaxes(block, -1, -2) if self.interleaved else block
-
-        def flatten(result: Array) -> Array:
-            result = jnp.swapaxes(result, -1, -2) if self.interleaved else result
-            return result.reshape(vector.shape)
-
-        apply: Any = jax.vmap(lambda part, values: getattr(part, name)(values), in_axes=(0, -2), out_axes=-2)
-        return jax.tree.map(flatten, apply(self.parts, block))
+        size, count = self.parts.size, self.count
+        shape, axis = ((size, count), -1) if self.interleaved else ((count, size), -2)
+        apply: Any = jax.vmap(lambda part, values: getattr(part, name)(values), in_axes=(0, axis), out_axes=axis)
+        moved = apply(self.parts, vector.reshape(*vector.shape[:-1], *shape))
+        return jax.tree.map(lambda array: array.reshape(vector.shape), moved)
 
 
 def apply_to_shared(
@@ -390,8 +383,7 @@ def sum_of_solved(
     groups = _groups((metrics, coefficients), vectors.size)
     if groups is None:
         return sum_group(metrics, coefficients)
-    shape = jax.eval_shape(sum_group, *jax.tree.map(lambda leaf: leaf[0], groups))
-    first = jnp.zeros(shape.shape, shape.dtype)
+    first = jnp.zeros((coefficients.shape[1], vectors.shape[1]), vectors.dtype)
     return jax.lax.scan(lambda total, group: (total + sum_group(*group), None), first, groups)[0]
 
 
