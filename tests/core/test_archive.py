@@ -62,7 +62,7 @@ def test_a_tree_comes_back_as_it_was_and_numpy_reads_its_arrays(tmp_path):
     assert_same(load(path), TREE)
     with np.load(path, allow_pickle=False) as file:
         np.testing.assert_array_equal(file["a/b"], TREE["a/b"])
-        assert set(file.files) >= {"a/b_", "key", "number", "meta", "sha256"}
+        assert set(file.files) >= {"a/b_", "key", "number", "meta"}
 
 
 def test_trees_of_other_classes_come_back_in_the_structure_of_a_template():
@@ -84,21 +84,14 @@ def test_double_precision_stays_where_jax_has_single(tmp_path):
     assert isinstance(again["narrow"], jax.Array)
 
 
-def test_every_changed_byte_and_every_cut_is_seen_or_changes_nothing(tmp_path):
+def test_every_changed_byte_and_every_cut_is_seen(tmp_path):
     path = save(tmp_path)
     whole = path.read_bytes()
-    seen = 0
     for place in range(0, len(whole), 3):
         for content in (whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :], whole[:place]):
             path.write_bytes(content)
-            try:
-                again = load(path)
-            except archive.DamagedFileError:
-                seen += 1
-            else:
-                assert len(content) == len(whole)
-                assert_same(again, TREE)
-    assert seen > len(whole) / 2
+            with pytest.raises(archive.DamagedFileError, match="truncated or altered"):
+                load(path)
 
 
 def test_what_a_file_cannot_hold_is_refused_and_nothing_is_left_behind(tmp_path):

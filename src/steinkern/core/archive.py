@@ -1,7 +1,8 @@
 """Saved results and checkpoints: `.npz` files, written atomically and read only where they are whole.
 
-The members of a file are the arrays of a tree, named by their paths, and two texts: `meta`, the rest of the tree as
-JSON, and `sha256`, over the names, types, shapes and bytes of all others. Reading executes no code of the file.
+The members of a file are the arrays of a tree, named by their paths, and `meta`, the rest of the tree as JSON. The
+comment of the zip file is a SHA-256 over all bytes before it, checked before any of them is parsed. Reading executes no
+code of the file.
 """
 
 import contextlib
@@ -32,6 +33,7 @@ Arrays = dict[str, np.ndarray]
 
 _ARRAY = np.ndarray | np.generic | jax.Array
 _PACKAGE = f"{__name__.partition('.')[0]}."
+_NUM_DIGITS = 64  # of a SHA-256
 _NUM_CHECKPOINTS = 2  # in a directory, so that a damaged file does not cost the run
 
 
@@ -60,20 +62,24 @@ class DamagedFileError(ValueError):
 def pack(value: PyTree, arrays: Arrays, name: str) -> Json:
     """A tree as JSON; its arrays are added to `arrays`, named by their paths below `name`.
 
-    It may hold numbers, texts, enumerations, dataclasses and named tuples of this package, dictionaries, lists and
-    tuples. Of other classes, such as a user's module, only the arrays are packed: `unpack` takes a template for them.
+    It may hold numbers, texts, enumerations and dataclasses of this package, dictionaries, lists and tuples. Of other
+    classes, such as a user's module, only the arrays are packed: `unpack` takes a template for them.
     """
-    if isinstance(value, _ARRAY):
-        return _pack_array(value, arrays, name)
     if _is_record(type(value)):
-        return _pack_record(value, arrays, name)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if foreign_class(value):
-        return pack_leaves(value, arrays, name)
-    if isinstance(value, dict):
-        return {"dict": [[key, pack(entry, arrays, f"{name}/{key}")] for key, entry in value.items()]}
-    return {type(value).__name__: [pack(entry, arrays, f"{name}/{i}") for i, entry in enumerate(value)]}
+        of_enum, kind = isinstance(value, enum.Enum), f"{type(value).__module__}:{type(value).__qualname__}"
+        names = ["value"] if of_enum else [field.name for field in dataclasses.fields(value)]
+        fields = {field: pack(getattr(value, field), arrays, f"{name}/{field}") for field in names}
+        return {"record": kind, "fields": fields}
+    match value:
+        case np.ndarray() | np.generic() | jax.Array():
+            return _pack_array(value, arrays, name)
+        case _ if foreign_class(value):
+            return pack_leaves(value, arrays, name)
+        case dict():
+            return {"dict": [[key, pack(entry, arrays, f"{name}/{key}")] for key, entry in value.items()]}
+        case list() | tuple():
+            return {type(value).__name__: [pack(entry, arrays, f"{name}/{i}") for i, entry in enumerate(value)]}
+    return value
 
 
 def pack_leaves(tree: PyTree, arrays: Arrays, name: str) -> Json:
@@ -100,8 +106,6 @@ def unpack(node: Json, arrays: Arrays, template: PyTree = None) -> PyTree:
             return jnp.asarray(arrays[name]) if of_jax and fits else arrays[name]
         case {"key": name, "impl": impl}:
             return jr.wrap_key_data(jnp.asarray(arrays[name]), impl=impl)
-        case {"enum": name, "value": value}:
-            return _class(name)(value)
         case {"record": name, "fields": fields}:
             return _class(name)(**{field: unpack(entry, arrays, template) for field, entry in fields.items()})
         case {"leaves": leaves}:
@@ -134,17 +138,10 @@ def is_key(leaf: Any) -> bool:
 
 
 def _is_record(kind: Any) -> bool:
-    """Whether this is an enumeration, a dataclass or a named tuple of this package; modules hold functions."""
-    named = isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum | tuple))
-    return named and kind.__module__.startswith(_PACKAGE) and not issubclass(kind, eqx.Module)
-
-
-def _pack_record(value: Any, arrays: Arrays, name: str) -> Json:
-    kind = f"{type(value).__module__}:{type(value).__qualname__}"
-    if isinstance(value, enum.Enum):
-        return {"enum": kind, "value": value.value}
-    keys = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else value._fields
-    return {"record": kind, "fields": {key: pack(getattr(value, key), arrays, f"{name}/{key}") for key in keys}}
+    """Whether this is an enumeration or a dataclass of this package; modules hold functions."""
+    if not (isinstance(kind, type) and kind.__module__.startswith(_PACKAGE)):
+        return False
+    return issubclass(kind, enum.Enum) or (dataclasses.is_dataclass(kind) and not issubclass(kind, eqx.Module))
 
 
 def _class(name: str) -> Any:
@@ -172,28 +169,34 @@ def _pack_array(array: Any, arrays: Arrays, name: str) -> Json:
 def write(path: Path, meta: Json, arrays: Arrays) -> None:
     """Write a file atomically: it is whole, or what was there before."""
     text = json.dumps({"types": {name: array.dtype.name for name, array in arrays.items()}, **meta})
-    members = {name: _as_plain(array) for name, array in arrays.items()}
+    members: dict[str, Any] = {name: as_plain(array) for name, array in arrays.items()}
     members["meta"] = np.frombuffer(text.encode(), np.uint8)
     with replacing(path) as file:
-        np.savez(file, **members, sha256=np.frombuffer(digest(members), np.uint8))  # type: ignore[arg-type]
+        np.savez(file, **members)
+        file.seek(-2, os.SEEK_END)  # the length of the comment that ends a zip file
+        file.write(_NUM_DIGITS.to_bytes(2, "little"))
+        file.seek(0)
+        file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
 
 
 def read(path: Path) -> tuple[Json, Arrays]:
-    """The JSON and the arrays of a file; `DamagedFileError` where any of its content has changed."""
-    with open(path, "rb") as file:
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                members = dict(archive)
-            if members.pop("sha256").tobytes() != digest(members):
-                raise ValueError("its checksum differs")
-            meta = json.loads(members.pop("meta").tobytes())
-            types = meta.pop("types")
-            return meta, {name: array.view(jnp.dtype(types[name])) for name, array in members.items()}
-        except Exception as error:  # NumPy, zipfile and zlib raise anything where bytes are damaged
-            raise DamagedFileError(f"{path} is truncated or altered, or no file of steinkern ({error})") from error
+    """The JSON and the arrays of a file; `DamagedFileError` where any of its bytes has changed."""
+    if not _is_whole(path):
+        raise DamagedFileError(f"{path} is truncated or altered, or no file of steinkern (its checksum differs)")
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    meta = json.loads(arrays.pop("meta").tobytes())
+    types = meta.pop("types")
+    return meta, {name: array.view(jnp.dtype(types[name])) for name, array in arrays.items()}
 
 
-def _as_plain(array: np.ndarray) -> np.ndarray:
+def _is_whole(path: Path) -> bool:
+    content = np.fromfile(path, np.uint8)
+    digest = hashlib.sha256(content[:-_NUM_DIGITS]).hexdigest().encode()
+    return digest == content[-_NUM_DIGITS:].tobytes()
+
+
+def as_plain(array: np.ndarray) -> np.ndarray:
     """An array of a type that NumPy writes: of the bits of one that it does not know, such as bfloat16."""
     if array.dtype.hasobject:
         raise ValueError(f"a file cannot hold an array of {array.dtype.name}.")
@@ -201,40 +204,24 @@ def _as_plain(array: np.ndarray) -> np.ndarray:
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.isbuiltin == 2 else array
 
 
-def digest(members: Arrays) -> bytes:
-    """A SHA-256 over the names, types, shapes and bytes of arrays."""
-    total = hashlib.sha256()
-    for name, array in sorted(members.items()):
-        total.update(f"{name} {array.dtype.name} {array.shape}".encode())
-        total.update(_as_plain(array).data)
-    return total.digest()
-
-
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file beside `path`, which replaces it at once where the block succeeds."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "x+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     if os.name == "posix":  # the new name is on the disk too
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
         finally:
             os.close(directory)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    with replacing(path) as file:
-        file.write(text.encode())
 
 
 def lock_directory(directory: Path, argument: str) -> filelock.BaseFileLock:
@@ -290,4 +277,4 @@ def remove_checkpoints(directory: Path) -> None:
 
 def _checkpoints(directory: Path) -> list[Path]:
     """The checkpoints in the order of their steps."""
-    return sorted(path for path in directory.glob("step-*.npz") if re.fullmatch(r"step-\d{12}\.npz", path.name))
+    return sorted(directory.glob(f"step-{12 * '[0-9]'}.npz"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from ...core.archive import write_text
+from ...core.archive import replacing
 from ...core.arrays import as_data
 from ...core.types import Batch
 from .. import html
@@ -83,7 +83,8 @@ def write_report(
     )
     path = Path(directory) / "index.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, document)
+    with replacing(path) as file:
+        file.write(document.encode())
     return path
 
 
