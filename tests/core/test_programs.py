@@ -30,14 +30,28 @@ def fit_of_a_new_function() -> weakref.ref:
     return weakref.ref(log_density)
 
 
-def test_programs_of_functions_long_unused_are_let_go_and_all_of_them_on_request(monkeypatch):
-    monkeypatch.setattr(programs, "MAX_PROGRAMS", 1)
-    first, second = fit_of_a_new_function(), fit_of_a_new_function()
+def test_programs_of_functions_long_unused_are_let_go():
+    @compiled
+    def applied(function, x):
+        return function(x)
+
+    def call_of_a_new_function():
+        function = jnp.vectorize(lambda x: 2 * x)
+        applied(function, jnp.ones(2))
+        return weakref.ref(function)
+
+    called = [call_of_a_new_function() for _ in range(programs.MAX_PROGRAMS + 1)]
     gc.collect()
-    assert (first() is None, second() is None) == (True, False)
+    assert [function() is None for function in called] == [True] + programs.MAX_PROGRAMS * [False]
+
+
+def test_all_programs_are_let_go_on_request():
+    log_density = fit_of_a_new_function()
+    gc.collect()
+    assert log_density() is not None
     sk.release_programs()
     gc.collect()
-    assert second() is None
+    assert log_density() is None
 
 
 def test_a_function_used_again_is_not_compiled_again_and_others_do_not_mix_with_it():
@@ -152,10 +166,10 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have():
     """In a process of its own, whose compilation lasts as long as its parent lets it."""
     code = """
 import os, signal, threading, jax.numpy as jnp
-from steinkern.core.programs import compiled
+from steinkern.core.programs import _split, compiled
 doubled = compiled(lambda x: 2 * x)
 doubled.compile_ahead(jnp.ones(2))
-program, = doubled._programs.values()
+program = doubled.programs(_split((jnp.ones(2),), {})[0])
 ended = threading.Event()
 program.compilation = threading.Thread(target=ended.wait)
 program.compilation.start()

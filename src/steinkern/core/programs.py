@@ -4,7 +4,6 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -32,26 +31,37 @@ class _Static(eqx.Module):
 class _Program:
     """A function compiled for one set of static arguments."""
 
-    def __init__(self, run: Any):
-        self.run = run
+    def __init__(self, function: Callable[..., Any], quickly: bool, key: Any):
+        static, _, structure = key
+
+        def run(dynamic: list[Any]) -> tuple[Any, _Static]:
+            leaves = [fixed if leaf is None else leaf for leaf, fixed in zip(dynamic, static, strict=True)]
+            args, kwargs = jax.tree_util.tree_unflatten(structure, leaves)
+            arrays, rest = eqx.partition(function(*args, **kwargs), eqx.is_array)
+            return arrays, _Static(rest)
+
+        run.__name__ = run.__qualname__ = function.__name__
+        options = quick_options() if quickly else gpu_options()
+        self.jitted: Any = jax.jit(run, compiler_options=options or None)
+        self.called = False
         self.compilation: threading.Thread | None = None
         """Compiles it ahead of the first call."""
         self.small_matrices: dict[Any, bool] = {}
         """Whether it calls LAPACK for small matrices alone, by the shapes of its arguments."""
 
     def __call__(self, dynamic: list[Any]) -> Any:
-        if (thread := self.compilation) is not None:
-            thread.join()
-            self.compilation = None
+        self.called = True
+        if self.compilation is not None:
+            self.compilation.join()
         if jax.default_backend() != "cpu" or not all(map(is_concrete, dynamic)):
-            return self.run(dynamic)
+            return self.jitted(dynamic)
         shapes = tuple(getattr(leaf, "shape", None) for leaf in dynamic)
         if shapes not in self.small_matrices:
-            self.small_matrices[shapes] = has_small_matrices(self.run.trace(dynamic).jaxpr)
+            self.small_matrices[shapes] = has_small_matrices(self.jitted.trace(dynamic).jaxpr)
         if not self.small_matrices[shapes]:
-            return self.run(dynamic)
+            return self.jitted(dynamic)
         with one_blas_thread():
-            return jax.block_until_ready(self.run(dynamic))  # JAX returns before the program has run
+            return jax.block_until_ready(self.jitted(dynamic))  # JAX returns before the program has run
 
 
 class Compiled(Generic[P, R]):
@@ -60,8 +70,7 @@ class Compiled(Generic[P, R]):
     def __init__(self, function: Callable[P, R], quickly: bool = False):
         self._function = function
         self._quickly = quickly
-        self._programs: OrderedDict[Any, _Program] = OrderedDict()
-        self._lock = threading.Lock()
+        self.programs = functools.lru_cache(MAX_PROGRAMS)(functools.partial(_Program, function, quickly))
         functools.update_wrapper(self, function)
         _functions.add(self)
 
@@ -70,7 +79,7 @@ class Compiled(Generic[P, R]):
         static, dynamic = _split(args, kwargs)
         if (self._quickly or gpu_options()) and not all(map(is_concrete, dynamic)):
             return self._function(*args, **kwargs)  # JAX refuses options of a program within another
-        arrays, rest = self._program(static)(dynamic)
+        arrays, rest = self.programs(static)(dynamic)
         return eqx.combine(arrays, rest.value)
 
     def compile_ahead(self, *args: Any, **kwargs: Any) -> R | None:
@@ -85,64 +94,35 @@ class Compiled(Generic[P, R]):
             committed to a device, which their shapes do not tell.
         """
         static, dynamic = _split(args, kwargs)
+        program = self.programs(static)
+        config: Any = jax.config
+        in_threads = jax.default_backend() == "cpu" and jax.process_count() == 1 and not config.jax_disable_jit
         committed = any(getattr(leaf, "committed", False) for leaf in dynamic)
-        if committed or static in self._programs or not _compiles_in_threads():
+        if program.called or program.compilation or committed or not in_threads:
             return None
-        program = self._program(static)
-        traced = program.run.trace(dynamic)
+        traced = program.jitted.trace(dynamic)
         lowered = traced.lower()
 
         def compile_() -> None:
             with contextlib.suppress(Exception):  # the call raises the same error
                 lowered.compile()
 
-        thread = threading.Thread(target=compile_, name="steinkern: compilation")
-        thread.start()
-        program.compilation = thread
+        program.compilation = threading.Thread(target=compile_, name="steinkern: compilation")
+        program.compilation.start()
         arrays, rest = traced.out_info  # with weak types, which `lower` drops
         return eqx.combine(arrays, rest.value)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The program of a call before it is compiled, as `jax.jit(...).lower` gives it."""
         static, dynamic = _split(args, kwargs)
-        return self._program(static).run.lower(dynamic)
-
-    def check(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Trace a call, unless it has been traced: it raises what the function raises for these arguments."""
-        static, dynamic = _split(args, kwargs)
-        self._program(static).run.eval_shape(dynamic)
-
-    def _program(self, static: Any) -> _Program:
-        with self._lock:
-            program = self._programs.get(static)
-            if program is None:
-                program = self._programs[static] = _Program(_jitted(self._function, static, self._quickly))
-            self._programs.move_to_end(static)
-            while len(self._programs) > MAX_PROGRAMS:
-                self._programs.popitem(last=False)
-        return program
-
-    def release(self) -> None:
-        """Free all programs."""
-        with self._lock:
-            self._programs.clear()
+        return self.programs(static).jitted.lower(dynamic)
 
 
 def _split(args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
     """The key of a program in the cache, and its arguments: the arrays, or their shapes."""
     leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
-    dynamic = [leaf if _is_dynamic(leaf) else None for leaf in leaves]
-    static = tuple(None if _is_dynamic(leaf) else leaf for leaf in leaves)
-    return (static, tuple(map(type, static)), structure), dynamic
-
-
-def _is_dynamic(leaf: Any) -> bool:
-    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
-
-
-def _compiles_in_threads() -> bool:
-    config: Any = jax.config
-    return jax.default_backend() == "cpu" and jax.process_count() == 1 and not config.jax_disable_jit
+    dynamic, static = eqx.partition(leaves, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct))
+    return (tuple(static), tuple(map(type, static)), structure), dynamic
 
 
 def compiled(function: Callable[P, R]) -> Compiled[P, R]:
@@ -160,20 +140,6 @@ def compiled_quickly(function: Callable[P, R]) -> Compiled[P, R]:
     return Compiled(function, quickly=True)
 
 
-def _jitted(function: Callable[..., Any], key: Any, quickly: bool) -> Any:
-    static, _, structure = key
-
-    def run(dynamic: list[Any]) -> tuple[Any, _Static]:
-        leaves = [fixed if leaf is None else leaf for leaf, fixed in zip(dynamic, static, strict=True)]
-        args, kwargs = jax.tree_util.tree_unflatten(structure, leaves)
-        arrays, rest = eqx.partition(function(*args, **kwargs), eqx.is_array)
-        return arrays, _Static(rest)
-
-    run.__name__ = run.__qualname__ = function.__name__
-    options = quick_options() if quickly else gpu_options()
-    return jax.jit(run, compiler_options=options or None)
-
-
 def release_programs() -> None:
     """Free all programs that this library has compiled, and the functions and constants that they hold.
 
@@ -182,4 +148,4 @@ def release_programs() -> None:
     `jax.clear_caches()` would drop them too.
     """
     for function in list(_functions):
-        function.release()
+        function.programs.cache_clear()
