@@ -10,13 +10,14 @@ import dataclasses
 import enum
 import hashlib
 import importlib
+import io
 import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import equinox as eqx
 import filelock
@@ -192,7 +193,7 @@ def read(path: Path) -> tuple[Json, Arrays]:
 
 def _is_whole(path: Path) -> bool:
     content = np.fromfile(path, np.uint8)
-    digest = hashlib.sha256(content[:-_NUM_DIGITS]).hexdigest().encode()
+    digest = hashlib.sha256(content[:-_NUM_DIGITS].data).hexdigest().encode()
     return digest == content[-_NUM_DIGITS:].tobytes()
 
 
@@ -205,7 +206,7 @@ def as_plain(array: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[io.BufferedRandom]:
     """A temporary file beside `path`, which replaces it at once where the block succeeds."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:

@@ -1,7 +1,7 @@
 """Particles: pytrees with a leading particle axis at the public functions, one (n, d) array inside."""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, product
+from itertools import accumulate, chain, islice, product
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .programs import compiled
 from .types import Points, PyTree, Vector, is_concrete
 
 
@@ -75,26 +74,17 @@ class Layout(eqx.Module):
         ends = tuple(accumulate(self.sizes))
         return {name: slice(end - size, end) for name, end, size in zip(self.names, ends, self.sizes, strict=True)}
 
-    def coordinate_names(self) -> tuple[str, ...]:
+    def coordinate_names(self) -> Iterator[str]:
         """A name for every coordinate, such as "weights[2,0]"."""
-        parts = zip(self.names, self.shapes, strict=True)
-        return tuple(coordinate for name, shape in parts for coordinate in coordinate_names(name, shape))
+        return chain.from_iterable(map(coordinate_names, self.names, self.shapes))
 
     def coordinate_name(self, index: int) -> str:
         """The name of one coordinate."""
-        for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
-            if index < size:
-                indices = ",".join(str(int(number)) for number in np.unravel_index(index, shape))
-                return f"{name or 'x'}[{indices}]" if shape else name or "x"
-            index -= size
-        raise IndexError(f"`index` must be below the number of coordinates, {self.size}.")
+        return next(islice(self.coordinate_names(), index, None))
 
     def ravel(self, particle: PyTree) -> Vector:
         """One particle as a vector."""
         leaves = self.structure.flatten_up_to(particle)
-        shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
-        if shapes != self.shapes:
-            raise ValueError(f"`particle` must have leaves of shapes {self.shapes}, got {shapes}.")
         return jnp.concatenate([jnp.asarray(leaf).reshape(-1) for leaf in leaves])
 
     def unravel(self, vector: Vector) -> PyTree:
@@ -163,15 +153,9 @@ def _is_in(name: str, subtree: str) -> bool:
 
 
 def finite_rows(array: Any) -> np.ndarray:
-    """(n,) whether all entries along the leading axis are finite; a large array of a GPU is not moved to the host."""
-    if isinstance(array, jax.Array) and jax.default_backend() != "cpu":
-        return np.asarray(_finite_rows(array))
-    return np.asarray(np.isfinite(np.asarray(array)).all(axis=tuple(range(1, np.ndim(array)))))
-
-
-@compiled
-def _finite_rows(array: Array) -> Array:
-    return jnp.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+    """(n,) whether all entries along the leading axis are finite; an array of a GPU is not moved to the host."""
+    isfinite: Any = jnp.isfinite if isinstance(array, jax.Array) and jax.default_backend() != "cpu" else np.isfinite
+    return np.asarray(isfinite(array).all(axis=tuple(range(1, np.ndim(array)))))
 
 
 def check_particles(particles: PyTree, argument: str = "particles") -> int:

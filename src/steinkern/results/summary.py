@@ -24,13 +24,14 @@ def moments(particles: PyTree, max_rows: int | None) -> tuple[list[tuple[str, li
     """
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), particles)
     layout = Layout.of(one)
+    names = layout.coordinate_names()
     number = layout.size if max_rows is None else min(layout.size, max_rows)
     rows: list[tuple[str, list[float]]] = []
     for leaf in jax.tree.leaves(particles):
         columns = leaf.reshape(leaf.shape[0], -1)[:, : number - len(rows)]
         for column in np.asarray(columns, np.float64).T:
             quantiles = map(float, np.quantile(column, [0.05, 0.5, 0.95]))
-            rows.append((layout.coordinate_name(len(rows)), [float(column.mean()), float(column.std()), *quantiles]))
+            rows.append((next(names), [float(column.mean()), float(column.std()), *quantiles]))
     return rows, layout.size - number
 
 

@@ -139,5 +139,5 @@ def _inside(state: ChainState) -> ChainState:
 
 def _names(start: PyTree, d: int) -> list[str]:
     """The names of the coordinates; numbers where there are fewer unconstrained than constrained coordinates."""
-    names = Layout.of(start).coordinate_names()
-    return list(names) if len(names) == d else [f"coordinate {i}" for i in range(d)]
+    names = list(Layout.of(start).coordinate_names())
+    return names if len(names) == d else [f"coordinate {i}" for i in range(d)]
