@@ -32,15 +32,12 @@ to 50 × 50, a third in inverses from 128 × 128 on, a tenth in a Cholesky of 51
 
 def has_small_matrices(jaxpr: Any) -> bool:
     """Whether a program calls LAPACK, and for small matrices alone; a jaxpr, or a closed one."""
-    sizes = list(_lapack_sizes(getattr(jaxpr, "jaxpr", jaxpr), set()))
+    sizes = list(_lapack_sizes(getattr(jaxpr, "jaxpr", jaxpr)))
     return bool(sizes) and max(sizes) <= _MAX_SMALL
 
 
-def _lapack_sizes(jaxpr: Any, visited: set[int]) -> Iterator[int]:
+def _lapack_sizes(jaxpr: Any) -> Iterator[int]:
     """The largest operand of each call of LAPACK: the numbers in one matrix of the batch."""
-    if id(jaxpr) in visited:
-        return
-    visited.add(id(jaxpr))
     for equation in jaxpr.eqns:
         if equation.primitive.name in _LAPACK:
             shapes = [operand.aval.shape for operand in equation.invars]
@@ -48,7 +45,7 @@ def _lapack_sizes(jaxpr: Any, visited: set[int]) -> Iterator[int]:
         for leaf in jax.tree.leaves(equation.params):
             inner = getattr(leaf, "jaxpr", leaf)
             if hasattr(inner, "eqns"):
-                yield from _lapack_sizes(inner, visited)
+                yield from _lapack_sizes(inner)
 
 
 _lock = threading.Lock()

@@ -25,13 +25,11 @@ _X64 = "enable double precision (`jax.config.update('jax_enable_x64', True)`)"
 
 def as_key(key: Any, name: str = "key") -> Key:
     """A typed PRNG key. A legacy key (`jax.random.PRNGKey`) is wrapped, and gives the same random numbers."""
-    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
-        return key
-    if isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.ndim == 1:
-        try:
-            return jr.wrap_key_data(key if isinstance(key, jax.Array) else jax.device_put(np.array(key)))
-        except (TypeError, ValueError):  # not the length of the current generator's keys
-            pass
+    if isinstance(key, jax.Array | np.ndarray):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+            return key
+        if key.dtype == np.uint32 and key.shape == jr.key_data(jr.key(0)).shape:
+            return jr.wrap_key_data(jnp.asarray(key))
     raise ValueError(f"`{name}` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
 
 
@@ -52,13 +50,11 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
             f"`{name}` must not have masked entries, got {int(np.sum(value.mask))} of {np.size(value)}: their "
             "mask would be ignored. Leave out those rows, or fill them with `.filled(...)`."
         )
-    if not is_concrete(value):
-        raise ValueError(f"`{name}` must be a concrete array, got one that is traced by `jit`, `vmap` or `grad`.")
     try:
         array = np.asarray(value)
+    except jax.errors.TracerArrayConversionError as error:
+        raise ValueError(f"`{name}` must be concrete, got arrays that `jit`, `vmap` or `grad` traces.") from error
     except (TypeError, ValueError) as error:
-        if isinstance(error, jax.errors.JAXTypeError):
-            raise ValueError(f"`{name}` must be concrete arrays, got traced ones.") from error
         raise ValueError(_describe_non_numeric(name, value)) from error
     if array.dtype.kind in "mM":
         raise ValueError(
@@ -158,23 +154,15 @@ def as_particle(name: str, tree: PyTree) -> PyTree:
             raise ValueError(f"`{name}` must hold real numbers, got {array.dtype}.")
         return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
 
-    check_not_empty(name, tree)
-    return jax.tree.map(convert, tree)
-
-
-def check_not_empty(name: str, tree: PyTree) -> None:
-    """Raise unless a pytree holds at least one number."""
     if not sum(np.size(leaf) for leaf in jax.tree.leaves(tree)):
         raise ValueError(f"`{name}` must hold one particle's parameters, at least one number, got {tree!r}.")
+    return jax.tree.map(convert, tree)
 
 
 def as_labels(labels: Any) -> PyTree:
     """Labels as arrays: a list of numbers becomes one array, other containers keep their structure."""
-    if isinstance(labels, list | tuple) and labels and not any(isinstance(item, dict) for item in labels):
-        leaves = jax.tree.leaves(labels)
-        if all(np.ndim(leaf) == 0 and not hasattr(leaf, "dtype") for leaf in leaves):
-            return as_array("labels", labels)
-    return as_arrays("labels", labels)
+    plain = all(np.ndim(leaf) == 0 and not hasattr(leaf, "dtype") for leaf in jax.tree.leaves(labels))
+    return as_array("labels", labels) if plain and isinstance(labels, list | tuple) else as_arrays("labels", labels)
 
 
 def as_data(data: Batch) -> Batch:
@@ -194,11 +182,9 @@ def _is_table(leaf: Any) -> bool:
 
 def _columns(table: Any) -> dict[str, np.ndarray]:
     names = list(table.columns)
-    wrong = next((name for name in names if not isinstance(name, str)), None)
-    if wrong is not None or len(set(names)) < len(names) or not names:
-        what = f"{wrong!r}" if wrong is not None else "columns of the same name" if names else "no columns"
+    if not (names and len(set(names)) == len(names) and all(isinstance(name, str) for name in names)):
         raise ValueError(
-            f"`data` must be a table whose columns have different texts for names, got {what}. Rename them, or give "
+            f"`data` must be a table whose columns have different texts for names, got {names}. Rename them, or give "
             "the numbers as a matrix: `table.to_numpy()`."
         )
     return {name: table[name].to_numpy() for name in names}
@@ -225,13 +211,7 @@ def as_points(name: str, value: Any) -> Float[Array, "n d"]:
         raise ValueError(f"`{name}` must hold at least one point of at least one coordinate, got shape {array.shape}.")
     if jnp.issubdtype(array.dtype, np.complexfloating):
         raise ValueError(f"`{name}` must be real numbers, got {array.dtype}.")
-    if not jnp.issubdtype(array.dtype, np.floating):
-        dtype = jnp.result_type(float)
-        if is_concrete(array) and dtype == np.float32:
-            whole = np.asarray(array)
-            _check_rounding(name, whole.astype(np.float64), whole.astype(np.float32))
-        return array.astype(dtype)
-    return array
+    return array if jnp.issubdtype(array.dtype, np.floating) else array.astype(jnp.result_type(float))
 
 
 def in_one_precision(*arrays: Array) -> tuple[Array, ...]:

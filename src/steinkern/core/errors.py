@@ -19,15 +19,15 @@ def explain_errors(expected: str, hint: str) -> Iterator[None]:
     """
     try:
         yield
+    except TracerArrayConversionError as error:
+        raise ValueError(
+            f"{expected}; it passes a traced array to NumPy, which cannot compute with it. Use the function of the "
+            "same name in `jax.numpy`."
+        ) from error
+    except (JAXTypeError, JAXIndexError):  # JAX's own message explains traced values best
+        raise
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         if str(error).startswith("`"):  # an error of this library, which has its advice
-            raise
-        if isinstance(error, TracerArrayConversionError):
-            raise ValueError(
-                f"{expected}; it passes a traced array to NumPy, which cannot compute with it. Use the function of the "
-                "same name in `jax.numpy`."
-            ) from error
-        if isinstance(error, JAXTypeError | JAXIndexError):  # JAX's own message explains traced values best
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(f"{expected}; it raised {type(error).__name__}: {reason}. {hint}") from error

@@ -6,24 +6,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
-
-
-class Interrupt:
-    """A flag, `requested`, that Ctrl-C sets."""
-
-    def __init__(self) -> None:
-        self.requested = False
+from types import FrameType, SimpleNamespace
 
 
 @contextmanager
-def interruptible(notice: str = "") -> Iterator[Interrupt]:
+def interruptible(notice: str = "") -> Iterator[SimpleNamespace]:
     """A context in which the first Ctrl-C sets `requested` and the second raises `KeyboardInterrupt`.
 
     The first Ctrl-C also prints `notice` to the terminal, for loops that take a while to end. Outside the main thread,
     where Python handles no signals, and where another handler is installed, Ctrl-C is left alone.
     """
-    interrupt = Interrupt()
+    interrupt = SimpleNamespace(requested=False)
     main_thread = threading.current_thread() is threading.main_thread()
     if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield interrupt

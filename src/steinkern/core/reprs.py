@@ -26,35 +26,35 @@ class ShortRepr:
 def one_line(value: Any) -> str:
     """A value as written in a call; arrays appear by their shape, functions by their name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field for field in dataclasses.fields(value) if field.init and field.repr]
-        entries = [(field, getattr(value, field.name, None)) for field in fields]
-        shown = [f"{field.name}={one_line(entry)}" for field, entry in entries if not _is_default(field, entry)]
+        fields = {field: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+        shown = [f"{field.name}={one_line(entry)}" for field, entry in fields.items() if _is_shown(field, entry)]
         return f"{type(value).__name__}({', '.join(shown)})"
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return f"{np.asarray(value).item():.4g}" if _is_number(value) else f"{value.dtype.name}{list(value.shape)}"
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # optax's transformations hold functions only
-        return "<optax>" if type(value).__module__.startswith("optax") else f"<{type(value).__name__}>"
-    if isinstance(value, functools.partial):
-        return one_line(value.func)
+    match value:
+        case np.ndarray() | np.generic() | jax.Array():
+            return f"{np.asarray(value).item():.4g}" if _is_number(value) else f"{value.dtype.name}{list(value.shape)}"
+        case tuple() if hasattr(value, "_fields"):  # optax's transformations hold functions only
+            return "<optax>" if type(value).__module__.startswith("optax") else f"<{type(value).__name__}>"
+        case functools.partial():
+            return one_line(value.func)
+        case dict():
+            return "{" + ", ".join(f"{key!r}: {one_line(entry)}" for key, entry in value.items()) + "}"
+        case list():
+            return f"[{', '.join(map(one_line, value))}]"
+        case tuple():
+            return f"({', '.join(map(one_line, value))}{',' if len(value) == 1 else ''})"
+        case float():
+            return f"{value:.4g}"
     if callable(value) and hasattr(value, "__name__"):
         return "a function" if value.__name__ == "<lambda>" else value.__name__
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {one_line(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        inner = ", ".join(map(one_line, value))
-        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
+    return repr(value)
 
 
 def _is_number(value: Any) -> bool:
     return value.ndim == 0 and value.dtype.kind in "fiub" and not isinstance(value, jax.core.Tracer)
 
 
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    if field.default is dataclasses.MISSING:
+def _is_shown(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Whether a field is an argument whose value reads differently from its default."""
+    if not (field.init and field.repr):
         return False
-    if value is field.default:
-        return True
-    simple = bool | int | float | str | np.ndarray | np.generic
-    numbers = isinstance(field.default, simple) and isinstance(value, simple) and np.ndim(value) == 0
-    return bool(numbers and value == field.default)
+    return field.default is dataclasses.MISSING or one_line(value) != one_line(field.default)
