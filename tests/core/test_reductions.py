@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from steinkern.core._xla import mean_of_rows, reduce_apart, reduce_together, sum_unfused
+from steinkern.core._xla import reduce_apart, reduce_together
 
 KINDS = ("sum", "max", "min")
 REDUCTIONS = {"sum": np.sum, "max": np.max, "min": np.min}
@@ -35,19 +35,3 @@ def test_arrays_are_reduced_in_a_batch(generator):
 def test_nan_stays_nan(shape):
     array = jnp.ones(shape).at[3, 1].set(jnp.nan)
     assert np.isnan(jax.jit(lambda array: reduce_together(KINDS, 3 * (array,)))(array)).all()
-
-
-@pytest.mark.parametrize("number", [1, 50, 1500])
-def test_the_mean_of_rows(number, generator):
-    points = generator.normal(size=(number, 3))
-    np.testing.assert_allclose(jax.jit(mean_of_rows)(points), points.mean(axis=0, keepdims=True), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("number", [1, 50, 1500])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_sum_over_the_first_axis_keeps_the_digits_of_its_type(number, dtype, generator):
-    arrays = generator.uniform(size=(number, 3, 2)).astype(dtype)
-    found = jax.jit(sum_unfused)(arrays)
-    assert found.dtype == dtype
-    exact = np.sum(arrays.astype(np.float64), axis=0)
-    np.testing.assert_allclose(found, exact, rtol={np.float16: 2e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core._xla import mean_of_rows, reduce_together
+from ..core._xla import reduce_together
 
 _CLUSTER_RATIO = 0.25
 """A neighbour within this share of the squared distance from the mean makes a cluster."""
@@ -52,7 +52,7 @@ def central(points: Float[Array, "n d"], take: Callable[[Array, Array], Array] =
         points: the points.
         take: `take(points, i)` returns row i with shape (1, d).
     """
-    mean = mean_of_rows(points)
+    mean = jnp.mean(points, axis=0, keepdims=True)
     offsets = jnp.sum((points - mean) ** 2, axis=1)
     index, least = jnp.argmin(offsets), jnp.min(offsets)
     nearest = take(points, index)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..core._xla import sum_unfused
 from ..core.particles import Scored
 from ..core.types import Matrix, Points, Vector, as_number, cast_like, check_choice
 from ..linalg.metrics import AbstractMetric, dot, split_columns, sum_of_solved
@@ -255,7 +254,7 @@ class Mixture(AbstractMatrixKernel):
         self, weights: Float[Array, "l n"], product: Float[Array, "l n b"], anchor: Float[Array, "l 1 b"]
     ) -> Float[Array, "n b"]:
         """Σ_m w_m g_m at every point."""
-        pulled = sum_unfused(weights[:, :, None] * product)
+        pulled = jnp.sum(weights[:, :, None] * product, axis=0)
         return (dot(weights.T, anchor[:, 0]) - pulled) / cast_like(self.temperature, product)
 
     def _products(self, weighted: "_Weighted") -> Iterator[tuple[Float[Array, "l n b"], Float[Array, "l 1 b"]]]:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from ..core._xla import Kind, mean_of_rows, reduce_together
+from ..core._xla import Kind, reduce_together
 from ..core.reprs import OneLine
 from ..core.types import Batch, Key, Points, Scalar
 from ..targets.target import BoundTarget
@@ -79,7 +79,7 @@ def make_info(points: Points, velocity: Points, moved: Points, scores: Points | 
     n, d = points.shape
     terms = [velocity**2, (moved - points) ** 2]
     if scores is not None:
-        terms.append((points - mean_of_rows(points)) * scores)
+        terms.append((points - jnp.mean(points, axis=0, keepdims=True)) * scores)
     kinds: list[Kind] = ["sum"] * len(terms)
     sums = reduce_together(kinds, terms)
     norm, length = (jnp.sqrt(total / (n * d)) for total in sums[:2])
