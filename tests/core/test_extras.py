@@ -1,7 +1,6 @@
 """The command that installs an extra: it works beside a clone, which no package index has."""
 
 import tomllib
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,3 @@ def test_the_command_names_the_packages_of_an_extra_and_no_other(extra, monkeypa
 
 def test_the_metadata_of_the_installed_package_are_read():
     assert extras.install_command("plot").startswith("pip install 'matplotlib")
-
-
-def test_a_source_tree_without_metadata_names_the_extra(monkeypatch):
-    def absent(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(extras, "requires", absent)
-    assert extras.install_command("plot") == "pip install 'steinkern[plot]'"

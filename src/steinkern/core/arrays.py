@@ -4,6 +4,7 @@ JAX silently drops the mask of a masked array, wraps integers that do not fit in
 multiples of two minutes. Every public function converts its arrays here instead.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -25,11 +26,10 @@ _X64 = "enable double precision (`jax.config.update('jax_enable_x64', True)`)"
 
 def as_key(key: Any, name: str = "key") -> Key:
     """A typed PRNG key. A legacy key (`jax.random.PRNGKey`) is wrapped, and gives the same random numbers."""
-    if isinstance(key, jax.Array | np.ndarray):
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
-            return key
-        if key.dtype == np.uint32 and key.shape == jr.key_data(jr.key(0)).shape:
-            return jr.wrap_key_data(jnp.asarray(key))
+    if getattr(key, "dtype", None) == np.uint32 and key.shape == jr.key_data(jr.key(0)).shape:
+        key = jr.wrap_key_data(jnp.asarray(key))
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+        return key
     raise ValueError(f"`{name}` must be one PRNG key, such as `jax.random.key(0)`, got {key!r}.")
 
 
@@ -147,16 +147,16 @@ def as_arrays(name: str, tree: PyTree) -> PyTree:
 
 def as_particle(name: str, tree: PyTree) -> PyTree:
     """One particle's parameters with real floating-point leaves; integers are converted."""
-
-    def convert(leaf: Any) -> Array:
-        array = as_array(name, leaf)
-        if jnp.iscomplexobj(array):
-            raise ValueError(f"`{name}` must hold real numbers, got {array.dtype}.")
-        return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
-
     if not sum(np.size(leaf) for leaf in jax.tree.leaves(tree)):
         raise ValueError(f"`{name}` must hold one particle's parameters, at least one number, got {tree!r}.")
-    return jax.tree.map(convert, tree)
+    return jax.tree.map(functools.partial(_as_floats, name), tree)
+
+
+def _as_floats(name: str, value: Any) -> Array:
+    array = as_array(name, value)
+    if jnp.iscomplexobj(array):
+        raise ValueError(f"`{name}` must be real numbers, got {array.dtype}.")
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
 
 
 def as_labels(labels: Any) -> PyTree:
@@ -203,15 +203,13 @@ def as_concrete(name: str, tree: PyTree) -> PyTree:
 
 def as_points(name: str, value: Any) -> Float[Array, "n d"]:
     """A real floating-point array of shape (n, d) with n, d ≥ 1; traced arrays are accepted."""
-    array = as_array(name, value)
+    array = _as_floats(name, value)
     if array.ndim != 2:
         hint = " Write `x[:, None]` for points of one dimension." if array.ndim == 1 else ""
         raise ValueError(f"`{name}` must have two axes, (n, d), got shape {array.shape}.{hint}")
     if 0 in array.shape:
         raise ValueError(f"`{name}` must hold at least one point of at least one coordinate, got shape {array.shape}.")
-    if jnp.issubdtype(array.dtype, np.complexfloating):
-        raise ValueError(f"`{name}` must be real numbers, got {array.dtype}.")
-    return array if jnp.issubdtype(array.dtype, np.floating) else array.astype(jnp.result_type(float))
+    return array
 
 
 def in_one_precision(*arrays: Array) -> tuple[Array, ...]:

@@ -1,7 +1,7 @@
 """The command that installs what an optional part of the library needs."""
 
 import re
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import requires
 
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 
@@ -12,10 +12,6 @@ def install_command(extra: str) -> str:
     It names the packages of the extra, which works for a clone as well: pip would look for a release of
     `steinkern[plot]`.
     """
-    try:
-        requirements = requires("steinkern") or []
-    except PackageNotFoundError:  # run from the source tree
-        requirements = []
+    requirements = requires("steinkern") or []
     packages = [line.partition(";")[0].strip() for line in requirements if extra in _EXTRA.findall(line)]
-    quoted = [f"'{package}'" for package in packages] or [f"'steinkern[{extra}]'"]
-    return f"pip install {' '.join(quoted)}"
+    return f"pip install {' '.join(map(repr, packages))}"

@@ -108,21 +108,15 @@ def as_number(value: Any) -> Any:
 
 def is_real_number(value: Any) -> bool:
     """Whether `value` is one real number of Python, NumPy or JAX, or a 0-d array of one; booleans are not."""
-    if isinstance(value, bool | np.bool_):
-        return False
     if isinstance(value, int | float):
-        return True
-    kind = getattr(value, "dtype", None)
-    if kind is None or np.ndim(value) != 0:
-        return False
-    return bool(jnp.issubdtype(kind, np.integer) or jnp.issubdtype(kind, np.floating))
+        return not isinstance(value, bool)
+    number = getattr(value, "dtype", None) is not None and np.ndim(value) == 0
+    return number and bool(jnp.issubdtype(value.dtype, np.integer) or jnp.issubdtype(value.dtype, np.floating))
 
 
 def scale_number(number: Any, factor: float) -> Any:
     """`number * factor` in the type of `number`, so that no program is recompiled."""
-    if isinstance(number, jax.Array):
-        return number * jnp.asarray(factor, number.dtype)
-    return np.asarray(number * factor)
+    return number * factor if isinstance(number, jax.Array) else np.asarray(number * factor)
 
 
 def cast_like(value: Any, reference: Array) -> Array:
