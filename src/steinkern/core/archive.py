@@ -34,7 +34,7 @@ Arrays = dict[str, np.ndarray]
 
 _ARRAY = np.ndarray | np.generic | jax.Array
 _PACKAGE = f"{__name__.partition('.')[0]}."
-_NUM_DIGITS = 64  # of a SHA-256
+_NUM_DIGITS = 2 * hashlib.sha256().digest_size  # of a checksum, in hexadecimal
 _NUM_CHECKPOINTS = 2  # in a directory, so that a damaged file does not cost the run
 
 

@@ -249,34 +249,28 @@ class KroneckerMetric(_CompositeMetric):
         return super().bilinear(vector)
 
     def arrange(self, vector: Vectors) -> Vectors:
-        return self._as_block(vector).reshape(vector.shape)
+        if not self.bias:
+            return vector
+        rows, columns = self.left.size, self.right.size
+        weights, bias = jnp.split(vector, [rows * (columns - 1)], axis=-1)
+        block = weights.reshape(*vector.shape[:-1], rows, columns - 1)
+        return jnp.concatenate([block, bias[..., None]], axis=-1).reshape(vector.shape)
 
     def restore(self, vector: Vectors) -> Vectors:
-        return self._as_vector(vector.reshape(*vector.shape[:-1], self.left.size, self.right.size))
+        if not self.bias:
+            return vector
+        many, rows, columns = vector.shape[:-1], self.left.size, self.right.size
+        block = vector.reshape(*many, rows, columns)
+        return jnp.concatenate([block[..., :-1].reshape(*many, rows * (columns - 1)), block[..., -1]], axis=-1)
 
     def for_arranged(self) -> "KroneckerMetric":
         return KroneckerMetric(self.left, self.right)
 
     def _apply(self, name: str, vector: Vectors) -> Any:
         """V with the right factor applied to its rows and the left one to its columns."""
-        moved = getattr(self.right, name)(self._as_block(vector))
-        return self._as_vector(_on_columns(self.left, name, moved))
-
-    def _as_block(self, vector: Vectors) -> Float[Array, "*many a b"]:
-        """The block V with these coordinates."""
-        many, rows, columns = vector.shape[:-1], self.left.size, self.right.size
-        if not self.bias:
-            return vector.reshape(*many, rows, columns)
-        weights, bias = vector[..., : rows * (columns - 1)], vector[..., rows * (columns - 1) :]
-        return jnp.concatenate([weights.reshape(*many, rows, columns - 1), bias[..., None]], axis=-1)
-
-    def _as_vector(self, block: Float[Array, "*many a b"]) -> Vectors:
-        """The coordinates of a block V."""
-        many, (rows, columns) = block.shape[:-2], block.shape[-2:]
-        if not self.bias:
-            return block.reshape(*many, rows * columns)
-        weights = block[..., :-1].reshape(*many, rows * (columns - 1))
-        return jnp.concatenate([weights, block[..., -1]], axis=-1)
+        block = self.arrange(vector).reshape(*vector.shape[:-1], self.left.size, self.right.size)
+        moved = _on_columns(self.left, name, getattr(self.right, name)(block))
+        return self.restore(moved.reshape(vector.shape))
 
 
 def has_factors(metric: AbstractMetric) -> TypeGuard[KroneckerMetric]:
