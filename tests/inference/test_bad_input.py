@@ -78,7 +78,7 @@ CONSTRUCTIONS = {
         lambda: sk.matrix_svgd("average", HESSIAN, temperature=sk.Median()), "`temperature`", "'mixture'", "'average'",
     ),
     "no anchors": (lambda: sk.matrix_svgd(**MIXTURE, anchors=0), "`anchors`", "at least 1", "0"),
-    "anchors of one axis": (lambda: sk.matrix_svgd(**MIXTURE, anchors=jnp.ones(3)), "`anchors`", "(l, d)", "(3,)"),
+    "anchors of one axis": (lambda: sk.matrix_svgd(**MIXTURE, anchors=jnp.ones(3)), "`anchors`", "two axes", "(3,)"),
     "anchors for an average": (
         lambda: sk.matrix_svgd("average", HESSIAN, anchors=2), "`anchors`", "'mixture'", "'average'",
     ),
