@@ -114,7 +114,6 @@ CONSTRUCTIONS = {
         lambda: sk.ksd2(POINTS[:1], POINTS[:1], statistic="U"), "`statistic`", "at least two", "1",
     ),
     "two dimensions": (lambda: sk.mmd2(POINTS, POINTS[:, :1]), "`points` and `reference`", "2 and 1"),
-    "too few particles": (lambda: sk.kernels.moments(POINTS[:1], ddof=1), "`ddof`", "below", "1"),
     "bandwidth by a rule": (lambda: sk.RBF().profile(jnp.ones(())), "`bandwidth`", "a number", "Median"),
 }  # fmt: skip
 
