@@ -133,7 +133,7 @@ class MetricSettings(OneLine):
         # Both conditions depend on the step number alone, so `vmap` keeps them conditions.
         def measure_now() -> tuple[AbstractOperator, AbstractMetric]:
             curvature = state.curvature.blend(measure(), rate)
-            finite = _all_finite(curvature)
+            finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(curvature)]))
             metric = _when(self.refresh_every // self.measure_every, due, lambda: factorise(curvature), state.metric)
             metric = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
             return curvature, metric
@@ -150,10 +150,6 @@ def _measured_metric(measure: Measure, factorise: Factorise) -> tuple[AbstractOp
 def _when(every: int, due: Array, renew: Callable[[], Any], old: Any) -> Any:
     """`renew()` where it is due, else `old`."""
     return renew() if every == 1 else jax.lax.cond(due, renew, lambda: old)
-
-
-def _all_finite(tree: Any) -> Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree_util.tree_leaves(tree)]))
 
 
 class AverageMetric(AbstractKernelRule):
