@@ -35,8 +35,8 @@ SAMPLE = [
     ("points of mmd2", "object"),
     ("reference of mmd2", "complex"),
     ("reference of mmd2", "empty"),
-    ("points of moments", "float16"),
-    ("points of moments", "big-endian int"),
+    ("points of the Stein ratio", "float16"),
+    ("points of the Stein ratio", "big-endian int"),
     ("points of the Stein ratio", "uint8"),
     ("scores of the Stein ratio", "text"),
     ("particles of fit", "masked"),
@@ -140,7 +140,6 @@ def test_what_is_no_number_is_refused_by_name(edge):
 
 TRACEABLE = [
     "points of ksd2",
-    "points of moments",
     "scores of the Stein ratio",
     "center of initial",
 ]

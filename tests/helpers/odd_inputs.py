@@ -63,7 +63,6 @@ ARRAYS = {
     "scores of ksd2": ("scores", POINTS, lambda value: sk.ksd2(POINTS, value, KERNEL)),
     "points of mmd2": ("points", POINTS, lambda value: sk.mmd2(value, REFERENCE, KERNEL)),
     "reference of mmd2": ("reference", REFERENCE, lambda value: sk.mmd2(POINTS, value, KERNEL)),
-    "points of moments": ("points", POINTS, lambda value: tuple(sk.kernels.moments(value))),
     "points of the Stein ratio": ("points", POINTS, lambda value: sk.stein_ratio(value, -POINTS)),
     "scores of the Stein ratio": ("scores", POINTS, lambda value: sk.stein_ratio(POINTS, value)),
     "particles of fit": (

@@ -78,7 +78,7 @@ CONSTRUCTIONS = {
         lambda: sk.matrix_svgd("average", HESSIAN, temperature=sk.Median()), "`temperature`", "'mixture'", "'average'",
     ),
     "no anchors": (lambda: sk.matrix_svgd(**MIXTURE, anchors=0), "`anchors`", "at least 1", "0"),
-    "anchors of one axis": (lambda: sk.matrix_svgd(**MIXTURE, anchors=jnp.ones(3)), "`anchors`", "(l, d)", "(3,)"),
+    "anchors of one axis": (lambda: sk.matrix_svgd(**MIXTURE, anchors=jnp.ones(3)), "`anchors`", "two axes", "(3,)"),
     "anchors for an average": (
         lambda: sk.matrix_svgd("average", HESSIAN, anchors=2), "`anchors`", "'mixture'", "'average'",
     ),
@@ -114,7 +114,6 @@ CONSTRUCTIONS = {
         lambda: sk.ksd2(POINTS[:1], POINTS[:1], statistic="U"), "`statistic`", "at least two", "1",
     ),
     "two dimensions": (lambda: sk.mmd2(POINTS, POINTS[:, :1]), "`points` and `reference`", "2 and 1"),
-    "too few particles": (lambda: sk.kernels.moments(POINTS[:1], ddof=1), "`ddof`", "below", "1"),
     "bandwidth by a rule": (lambda: sk.RBF().profile(jnp.ones(())), "`bandwidth`", "a number", "Median"),
 }  # fmt: skip
 

@@ -250,14 +250,6 @@ def test_stein_ratio_of_one_particle_is_not_a_number(key):
     assert jnp.isnan(sk.stein_ratio(*points_and_scores(key, 1, 3)))
 
 
-@pytest.mark.parametrize("ddof", [0, 1])
-def test_moments_are_those_of_numpy(ddof, key):
-    points = 3 + jr.normal(key, (7, 3))
-    mean, covariance = sk.kernels.moments(points, ddof)
-    assert_close(mean, np.mean(points, axis=0))
-    assert_close(covariance, np.cov(points, rowvar=False, ddof=ddof))
-
-
 ONE, TWO = jnp.zeros((1, 2)), jnp.zeros((2, 2))
 
 
@@ -271,7 +263,6 @@ ONE, TWO = jnp.zeros((1, 2)), jnp.zeros((2, 2))
         pytest.param(lambda: sk.stein_ratio(TWO, ONE), "scores", id="stein ratio, one score for two particles"),
         pytest.param(lambda: sk.mmd2(TWO, jnp.zeros((2, 3))), "reference", id="samples of two dimensions"),
         pytest.param(lambda: sk.mmd2(TWO, ONE, biased=False), "biased", id="no pair for the unbiased mmd"),
-        pytest.param(lambda: sk.kernels.moments(ONE, ddof=1), "ddof", id="one particle less one"),
     ],
 )
 def test_bad_arguments_are_named(call, name, monkeypatch):

@@ -267,13 +267,16 @@ def test_auto_follows_its_rule(monkeypatch):
     assert chosen("auto", sk.RBF(1.0), *problem(10, 513)) == "tiled"
 
 
-def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeypatch):
+def see_a_gpu(monkeypatch):
+    gpu_tiles.shared_bytes()  # of an H200, and remembered
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+
+def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so(monkeypatch):
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
     monkeypatch.setattr(gpu_tiles, "shared_bytes", lambda: 1024)
-    gpu_tiles._warn_once.cache_clear()
     with pytest.warns(UserWarning, match=r"too little shared memory \(1 KiB\) for the GPU kernel in 3 dimensions"):
         assert radial._choose_backend("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
-    assert radial._choose_backend("auto", sk.RBF(1.0), *problem(10, 3)) == "tiled"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +292,7 @@ def test_auto_goes_in_tiles_on_a_chip_that_is_too_small_and_says_so_once(monkeyp
     ],
     ids=["an old GPU", "no Triton"],
 )
-def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
+def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so(
     module, attribute, value, reason, monkeypatch, request
 ):
     from jax.experimental.pallas import triton  # noqa: F401 (there before it is taken away)
@@ -300,10 +303,9 @@ def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
     else:
         monkeypatch.setattr(f"{module}.{attribute}", value)
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
-    monkeypatch.setattr(radial, "_has_gpu", lambda: True)
-    for remembered in (gpu_tiles.missing, gpu_tiles._warn_once):
-        remembered.cache_clear()
-        request.addfinalizer(remembered.cache_clear)
+    see_a_gpu(monkeypatch)
+    gpu_tiles.missing.cache_clear()
+    request.addfinalizer(gpu_tiles.missing.cache_clear)
     at, source = problem(10, 3)
     with pytest.warns(UserWarning, match=f"^{reason}: velocities of many particles are computed in tiles"):
         found = radial_velocity(sk.RBF(1.0), at, source)
@@ -323,7 +325,7 @@ def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so_once(
     ids=str,
 )
 def test_the_gpu_kernel_can_be_compiled_for_a_gpu(kernel, precision, d, monkeypatch):
-    monkeypatch.setattr(radial, "_has_gpu", lambda: True)
+    see_a_gpu(monkeypatch)
     _, source = problem(200, d)
     traced = jax.jit(lambda some: radial_velocity(kernel, some.points, some, precision=precision, backend="gpu"))
     known = ("NVIDIA H200", None, "gpu")[: len(dataclasses.fields(AbstractDevice))]  # JAX 0.10.0 asks for two
@@ -348,7 +350,7 @@ def test_bad_input_says_what_to_do(monkeypatch):
     at, source = problem(10, 3, jnp.float64)
     with pytest.raises(ValueError, match=r"`backend` 'gpu' needs an NVIDIA GPU, and JAX sees none\. Take 'tiled'"):
         radial_velocity(sk.RBF(1.0), *problem(4, 2), backend="gpu")
-    monkeypatch.setattr(radial, "_has_gpu", lambda: True)
+    see_a_gpu(monkeypatch)
     with pytest.raises(ValueError, match=r"`backend` 'gpu' computes in float32, got float64 points\. Take 'tiled'"):
         radial_velocity(sk.RBF(1.0), at, source, backend="gpu")
     monkeypatch.setattr(gpu_tiles, "shared_bytes", lambda: 1024)

@@ -107,7 +107,7 @@ def test_a_few_steps_of_fit_on_minibatches_raise_the_density(kind, options, clou
     steps = {"decay": 0.9, "measure_every": 2, "refresh_every": 4}
     sampler = sk.matrix_svgd(kind, TINY.kfac, optimizer=0.1, damping=DAMPING, **steps, **options)
     start = jit(lambda points: jax.vmap(TINY.target.constrain)(points))(points)
-    result = sk.fit(key, TINY.target, sampler, start, data, num_steps=9, batch_size=3)
+    result = sk.fit(key, TINY.target.target, sampler, start, data, num_steps=9, batch_size=3)
     assert result.status is sk.Status.FINISHED
     assert mean_density(result.points, data) > mean_density(points, data) + 1
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.samplers.langevin import LangevinState, PreconditionedState
+from steinkern.samplers.langevin import LangevinState
 
 NUM_DATA, D = 40, 2
 
@@ -26,9 +26,7 @@ def log_likelihood(x, y):
 def state_of(sampler, points, steps, second_moment):
     """Chains at `points` after some steps; SGLD keeps no second moment of its gradients."""
     shared = points, jnp.asarray(steps, jnp.int32)
-    return (
-        LangevinState(*shared) if isinstance(sampler, sk.samplers.SGLD) else PreconditionedState(*shared, second_moment)
-    )
+    return LangevinState(*shared) if isinstance(sampler, sk.samplers.SGLD) else LangevinState(*shared, second_moment)
 
 
 @eqx.filter_jit

@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
-from steinkern.targets.kfac import recording
+from steinkern.targets.kfac import uses
 from tests.helpers.kfac_cases import (
     NUM_DATA,
     PRIOR_PRECISION,
@@ -84,7 +84,7 @@ def test_convolutions_as_products_of_patches_give_the_same_factors(case, generat
     arguments = posterior(weights), flat(weights), examples(data)
     plain = in_order(eqx.filter_jit(lambda *leaves: kfac(*leaves))(*arguments))
     multiplied = []
-    monkeypatch.setattr(recording, "convolves_by_patches", lambda: multiplied.append(True) or True)
+    monkeypatch.setattr(uses, "convolves_by_patches", lambda: multiplied.append(True) or True)
     by_patches = in_order(eqx.filter_jit(lambda *leaves: kfac(*leaves))(*arguments))
     for matrix, expected in zip(by_patches, plain, strict=True):
         np.testing.assert_allclose(matrix, expected, rtol=1e-9, atol=1e-12)

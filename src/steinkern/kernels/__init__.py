@@ -6,10 +6,8 @@ Kernels do not call the target: its scores are passed to them as data.
 from ..core.particles import Scored as Scored
 from .bandwidth import AbstractBandwidth as AbstractBandwidth
 from .bandwidth import Median as Median
-from .diagnostics import Moments as Moments
 from .diagnostics import ksd2 as ksd2
 from .diagnostics import mmd2 as mmd2
-from .diagnostics import moments as moments
 from .diagnostics import stein_ratio as stein_ratio
 from .graphical import Graphical as Graphical
 from .matrix import AbstractMatrixKernel as AbstractMatrixKernel

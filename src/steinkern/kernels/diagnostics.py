@@ -1,9 +1,9 @@
-"""Measures of the particles' quality: discrepancies and moments of (n, d) arrays.
+"""Measures of the particles' quality: discrepancies of (n, d) arrays.
 
 Points may be arrays of JAX or NumPy or lists of rows; integers are converted to floating point.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from ..core.arrays import as_points, in_one_precision
 from ..core.particles import Scored
 from ..core.programs import compiled
-from ..core.types import Matrix, Points, Scalar, Vector, check_choice, check_count
+from ..core.types import Points, Scalar, Vector, check_choice
 from .matrix import AbstractMatrixKernel, as_matrix_kernel, check_scalar_kernel
 from .radial import mean_values
 from .scalar import RBF, AbstractScalarKernel
@@ -130,22 +130,3 @@ def _mmd2(points: Points, reference: Float[Array, "m d"], kernel: AbstractScalar
         return (size * mean(a, a) - at_zero) / (size - 1)
 
     return within(points) + within(reference) - 2 * mean(points, reference)
-
-
-class Moments(NamedTuple):
-    """Mean and covariance of the particles."""
-
-    mean: Float[Array, " d"]
-    covariance: Matrix
-
-
-def moments(points: Any, ddof: int = 0) -> Moments:
-    """The particles' mean and covariance; `ddof=1` divides by n − 1, for independent draws."""
-    points = as_points("points", points)
-    check_count("ddof", ddof, least=0)
-    n = points.shape[0]
-    if n <= ddof:
-        raise ValueError(f"`ddof` must be below the number of particles, {n}, got {ddof}.")
-    mean = jnp.mean(points, axis=0)
-    centered = points - mean[None, :]
-    return Moments(mean, jnp.matmul(centered.T, centered, precision="highest") / (n - ddof))

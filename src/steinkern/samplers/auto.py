@@ -16,23 +16,9 @@ from ..linalg.metrics import AbstractMetric
 from ..targets.target import BoundTarget
 from .sampler import AbstractSampler, Info, make_info, root_mean_square
 
-MAX_VELOCITY_AT_REST = 1e-3
-"""The largest whitened velocity at rest: its root mean square, in standard deviations per unit step."""
-AFFINE_WEIGHT = 0.05
-"""The weight of the affine kernel in the sum with the inverse multiquadric."""
-FIRST_STEP = 0.3
-"""The initial step size."""
 MIN_STEP = 1e-4
 MAX_STEP = 3.0
 """The bounds of the step size before its decay."""
-FINAL_DECAY = 0.05
-"""The factor on the step size at the end of the horizon."""
-_GAIN = 0.2
-"""The change of the log step size per unit of the cosine of two successive velocities."""
-_NEUTRAL_COSINE = 0.5
-"""The cosine of two successive velocities at which the step size stays the same."""
-_MAX_MOVE = 0.5
-"""The longest move of a particle in one step, in standard deviations per coordinate."""
 
 
 def default_kernel() -> AbstractMatrixKernel:
@@ -41,7 +27,7 @@ def default_kernel() -> AbstractMatrixKernel:
     The inverse multiquadric alone loses spread in many dimensions: 0.83 of a standard deviation with 100 particles in
     100 dimensions, and 0.97 to 1.00 with the affine part.
     """
-    return Sum((Isotropic(IMQ()), Affine(weight=AFFINE_WEIGHT)))
+    return Sum((Isotropic(IMQ()), Affine(weight=0.05)))
 
 
 class AutoSVGDState(NamedTuple):
@@ -60,7 +46,8 @@ class AutoSVGD(AbstractSampler):
     cosine a of two successive whitened velocities the step size is multiplied by exp(0.2 (a − 0.5)): it grows
     while the direction persists, and falls where particles overshoot or the noise of minibatches dominates. In the
     second half of `horizon` steps it is also multiplied by a cosine decay to 0.05. A particle moves at most half a
-    standard deviation per coordinate in one step.
+    standard deviation per coordinate in one step. The particles are at rest where the root mean square of their
+    whitened velocity is below 1e-3 standard deviations per unit step.
 
     Args:
         metric: Q = RᵀR, near the inverse of the target's covariance.
@@ -81,7 +68,7 @@ class AutoSVGD(AbstractSampler):
             raise ValueError(
                 f"`metric` must have the particles' {points.shape[1]} coordinates, got {self.metric.size}."
             )
-        first = jnp.log(jnp.asarray(FIRST_STEP, points.dtype))
+        first = jnp.log(jnp.asarray(0.3, points.dtype))
         return AutoSVGDState(points, jnp.zeros_like(points), first, jnp.zeros((), jnp.int32))
 
     def step(
@@ -97,21 +84,21 @@ class AutoSVGD(AbstractSampler):
         log_step = _next_log_step(state, velocity)
         size = jnp.exp(log_step) * self._decay(state.steps, points)
         lengths = size * jnp.sqrt(jnp.mean(velocity**2, axis=1, keepdims=True))
-        share = jnp.minimum(1, _MAX_MOVE / jnp.where(lengths > 0, lengths, 1))
+        share = jnp.minimum(1, 0.5 / jnp.where(lengths > 0, lengths, 1))
         moved = points + metric.unwhiten(size * share * velocity)
         info = make_info(points, metric.unwhiten(velocity), moved, scores)
-        at_rest = root_mean_square(velocity) < MAX_VELOCITY_AT_REST
+        at_rest = root_mean_square(velocity) < 1e-3
         return AutoSVGDState(moved, velocity, log_step, state.steps + 1), info._replace(at_rest=at_rest)
 
     def _decay(self, steps: Int[Array, ""], like: Array) -> Scalar:
-        """1 for the first half of the horizon, and a cosine down to `FINAL_DECAY` over the second."""
+        """1 for the first half of the horizon, and a cosine down to 0.05 over the second."""
         progress = jnp.clip(steps.astype(like.dtype) / cast_like(self.horizon, like), 0.5, 1.0)
-        return FINAL_DECAY + (1 - FINAL_DECAY) * 0.5 * (1 + jnp.cos(2 * jnp.pi * (progress - 0.5)))
+        return 0.05 + 0.475 * (1 + jnp.cos(2 * jnp.pi * (progress - 0.5)))
 
 
 def _next_log_step(state: AutoSVGDState, velocity: Points) -> Scalar:
     """The log step size, changed by the cosine of two successive velocities."""
     sizes = jnp.sqrt(jnp.sum(velocity**2) * jnp.sum(state.velocity**2))
     cosine = jnp.sum(velocity * state.velocity) / jnp.where(sizes > 0, sizes, 1)
-    changed = jnp.clip(state.log_step + _GAIN * (cosine - _NEUTRAL_COSINE), jnp.log(MIN_STEP), jnp.log(MAX_STEP))
+    changed = jnp.clip(state.log_step + 0.2 * (cosine - 0.5), jnp.log(MIN_STEP), jnp.log(MAX_STEP))
     return jnp.where(state.steps > 0, changed, state.log_step).astype(velocity.dtype)

@@ -1,6 +1,6 @@
 """The deep ensemble: independent maximum a posteriori estimates, for comparison."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import optax
 
@@ -18,6 +18,7 @@ class Ensemble(AbstractSampler):
     """
 
     optimizer: optax.GradientTransformation
+    traits: ClassVar[Traits] = Traits(interacting=False, samples_target=False)
 
     def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> SteinState:
         return SteinState(points, self.optimizer.init(points), None)
@@ -25,10 +26,6 @@ class Ensemble(AbstractSampler):
     def step(self, key: Key, state: SteinState, target: BoundTarget, batch: Batch = None) -> tuple[SteinState, Info]:
         scores = target.scores(state.points, batch)
         return move_along(self.optimizer, state, scores, scores, None)
-
-    @property
-    def traits(self) -> Traits:
-        return Traits(interacting=False, samples_target=False)
 
 
 def ensemble(optimizer: Any = None) -> Ensemble:

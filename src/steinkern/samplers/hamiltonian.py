@@ -5,7 +5,7 @@ too narrow in many dimensions. `steinkern.sample` runs these chains and computes
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -84,21 +84,15 @@ class Hamiltonian(AbstractSampler):
     step_size: Any = eqx.field(converter=as_number)
     max_leaps: int = eqx.field(default=32, static=True)
     share: float = eqx.field(default=0.5, static=True)
+    traits: ClassVar[Traits] = Traits(deterministic=False, interacting=False)
 
     def __check_init__(self) -> None:
         check_positive("step_size", self.step_size)
         check_count("max_leaps", self.max_leaps)
         check_share("share", self.share)
 
-    @property
-    def traits(self) -> Traits:
-        return Traits(deterministic=False, interacting=False)
-
-    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> ChainState:
-        return self.init_at(target, points, batch)
-
     @staticmethod
-    def init_at(target: BoundTarget, points: Points, batch: Batch = None) -> ChainState:
+    def init(target: BoundTarget, points: Points, batch: Batch = None) -> ChainState:
         """The state before the first transition. It does not depend on the metric or the step size."""
         values, scores = _values_and_scores(target, points, batch)
         return ChainState(
@@ -154,10 +148,15 @@ class Hamiltonian(AbstractSampler):
         points, momenta, values, scores = jax.lax.fori_loop(0, leaps, leap, first)
         gain = values - state.log_densities - jnp.sum(momenta**2 - noise.momenta**2, axis=1) / 2
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
-        moved = state._replace(points=points, log_densities=values, scores=scores)
-        none = jnp.zeros((), jnp.int32)
-        chosen = _choose(noise.acceptance < probability, moved, state)
-        return chosen._replace(acceptance=probability, leaps=leaps, outside=none)
+        accepted = noise.acceptance < probability
+        return ChainState(
+            jnp.where(accepted[:, None], points, state.points),
+            jnp.where(accepted, values, state.log_densities),
+            jnp.where(accepted[:, None], scores, state.scores),
+            probability,
+            leaps,
+            outside=jnp.zeros((), jnp.int32),
+        )
 
     def _jump(self, noise: Noise, state: ChainState, target: BoundTarget, batch: Batch) -> ChainState:
         """Propose jumps by differences of chains that do not jump, so that the proposal is symmetric."""
@@ -181,14 +180,3 @@ def _table(points: Points, values: Float[Array, " n"], scores: Points) -> Float[
 
 def _values_and_scores(target: BoundTarget, points: Points, batch: Batch) -> tuple[Float[Array, " n"], Points]:
     return jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, batch)
-
-
-def _choose(accepted: Array, moved: ChainState, state: ChainState) -> ChainState:
-    def choose(new: Array, old: Array) -> Array:
-        return jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-    return state._replace(
-        points=choose(moved.points, state.points),
-        log_densities=choose(moved.log_densities, state.log_densities),
-        scores=choose(moved.scores, state.scores),
-    )

@@ -5,6 +5,7 @@ The state of a rule holds the running average of minibatch curvature, and the la
 
 import abc
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -106,12 +107,7 @@ class MetricSettings(OneLine):
 
     def init(self, measure: Measure, factorise: Factorise) -> MetricState:
         """The state before the first step: zeros of the right shapes, which the first update replaces."""
-
-        def empty() -> tuple[AbstractOperator, AbstractMetric]:
-            curvature = measure()
-            return curvature, factorise(curvature)
-
-        shapes = eqx.filter_eval_shape(empty)
+        shapes = eqx.filter_eval_shape(_measured_metric, measure, factorise)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return MetricState(jnp.zeros((), jnp.int32), *zeros)
 
@@ -126,11 +122,7 @@ class MetricSettings(OneLine):
         due = state.steps % self.refresh_every == 0
         steps = state.steps + 1
         if self.decay == 0:  # without an average, curvature is measured only when it is factorised
-
-            def renew() -> tuple[AbstractOperator, AbstractMetric]:
-                curvature = measure()
-                return curvature, factorise(curvature)
-
+            renew = partial(_measured_metric, measure, factorise)
             return MetricState(steps, *_when(self.refresh_every, due, renew, (state.curvature, state.metric)))
         measurements = 1 + state.steps // self.measure_every
         rate = jnp.minimum(1 - 1 / measurements.astype(float), self.decay)
@@ -141,7 +133,7 @@ class MetricSettings(OneLine):
         # Both conditions depend on the step number alone, so `vmap` keeps them conditions.
         def measure_now() -> tuple[AbstractOperator, AbstractMetric]:
             curvature = state.curvature.blend(measure(), rate)
-            finite = _all_finite(curvature)
+            finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(curvature)]))
             metric = _when(self.refresh_every // self.measure_every, due, lambda: factorise(curvature), state.metric)
             metric = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
             return curvature, metric
@@ -149,13 +141,15 @@ class MetricSettings(OneLine):
         return MetricState(steps, *_when(self.measure_every, measuring, measure_now, (state.curvature, state.metric)))
 
 
+def _measured_metric(measure: Measure, factorise: Factorise) -> tuple[AbstractOperator, AbstractMetric]:
+    """The curvature of this step and its metric."""
+    curvature = measure()
+    return curvature, factorise(curvature)
+
+
 def _when(every: int, due: Array, renew: Callable[[], Any], old: Any) -> Any:
     """`renew()` where it is due, else `old`."""
     return renew() if every == 1 else jax.lax.cond(due, renew, lambda: old)
-
-
-def _all_finite(tree: Any) -> Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree_util.tree_leaves(tree)]))
 
 
 class AverageMetric(AbstractKernelRule):
@@ -190,9 +184,7 @@ class AverageMetric(AbstractKernelRule):
         def build(metric: AbstractMetric, points: Points) -> AbstractMatrixKernel:
             return Preconditioned(self.kernel, metric).adapt(points)
 
-        if self.per_block:
-            return state, _over_blocks(build, state.metric, points)
-        return state, build(state.metric, points)
+        return state, _build_kernel(build, self.per_block, state.metric, points)
 
     def damped(self, factor: float) -> "AverageMetric":
         return eqx.tree_at(lambda rule: rule.settings.damping, self, scale_number(self.settings.damping, factor))
@@ -217,7 +209,8 @@ class AnchorMixture(AbstractKernelRule):
         curvature: Q_l at the anchors.
         kernel: K0 of Eq. (12), adapted in every anchor's metric.
         anchors: an (l, d) array of points in unconstrained coordinates; `None` for the particles themselves.
-        num_anchors: use the first l particles alone (particles are exchangeable); `None` for all, as in the paper.
+        num_anchors: without `anchors`, use the first l particles alone (particles are exchangeable); `None` for all, as
+            in the paper.
         shrinkage: s in Q_l ← (1 − s) Q_l + s mean Q. 0 is the paper's text; the released code takes ½ in its toy study.
         temperature, weighting: of the weights, see `Mixture`; the temperature may be a rule such as `Median()`.
         settings: damping, running average, refreshing.
@@ -241,10 +234,6 @@ class AnchorMixture(AbstractKernelRule):
         check_choice("weighting", self.weighting, WEIGHTINGS)
         if self.num_anchors is not None:
             check_count("anchors", self.num_anchors)
-            if self.anchors is not None:
-                raise ValueError(
-                    "`anchors` and `num_anchors` exclude each other: give points, or a number of particles."
-                )
 
     def init(self, target: BoundTarget, points: Points, batch: Batch) -> MetricState:
         n, d = points.shape
@@ -275,9 +264,7 @@ class AnchorMixture(AbstractKernelRule):
         def build(metrics: AbstractMetric, anchors: Float[Array, "l d"], points: Points) -> AbstractMatrixKernel:
             return Mixture.of(self.kernel, metrics, anchors, points, self.temperature, self.weighting)
 
-        if self.per_block:
-            return state, _over_blocks(build, state.metric, anchors, points)
-        return state, build(state.metric, anchors, points)
+        return state, _build_kernel(build, self.per_block, state.metric, anchors, points)
 
     @jax.named_scope("curvature")
     def _measure(self, target: BoundTarget, points: Points, batch: Batch) -> AbstractOperator:
@@ -295,8 +282,12 @@ def _metric_for(kernel: AbstractMatrixKernel, curvature: AbstractOperator, dampi
     return curvature.factorise(damping, symmetric=not kernel.rotation_invariant)
 
 
-def _over_blocks(build: Callable[..., AbstractMatrixKernel], metric: AbstractMetric, *clouds: Points) -> PerBlock:
-    """`build(metric, *clouds)` for every block of a block-diagonal metric, on the columns of that block."""
+def _build_kernel(
+    build: Callable[..., AbstractMatrixKernel], per_block: bool, metric: AbstractMetric, *clouds: Points
+) -> AbstractMatrixKernel:
+    """`build(metric, *clouds)`; with `per_block` for every block of the metric, on the columns of that block."""
+    if not per_block:
+        return build(metric, *clouds)
     if not isinstance(metric, BlocksMetric):
         raise ValueError(
             f"`per_block` needs curvature in blocks, such as `KFAC`, got {type(metric).__name__}. Leave it out."

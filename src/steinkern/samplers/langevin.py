@@ -1,6 +1,6 @@
 """Stochastic gradient Langevin dynamics: every particle is an independent chain."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,10 +26,11 @@ from .sampler import AbstractSampler, Info, Traits, make_info
 
 
 class LangevinState(NamedTuple):
-    """The chains and the number of steps taken."""
+    """The chains, the number of steps taken, and for PSGLD V, each chain's running second moment of its gradients."""
 
     points: Points
     steps: Int[Array, ""]
+    second_moment: Any = None
 
 
 class SGLD(AbstractSampler):
@@ -40,6 +41,7 @@ class SGLD(AbstractSampler):
     """
 
     step_size: Any = eqx.field(converter=as_number)
+    traits: ClassVar[Traits] = Traits(deterministic=False, interacting=False)
 
     def __check_init__(self) -> None:
         _check_step_size(self.step_size)
@@ -56,18 +58,6 @@ class SGLD(AbstractSampler):
         moved = state.points + size * scores + jnp.sqrt(2 * size) * noise
         info = make_info(state.points, scores, moved, scores)
         return LangevinState(moved, state.steps + 1), info._replace(step_size=size)
-
-    @property
-    def traits(self) -> Traits:
-        return Traits(deterministic=False, interacting=False)
-
-
-class PreconditionedState(NamedTuple):
-    """The chains, the number of steps taken, and V, each chain's running second moment of its gradients."""
-
-    points: Points
-    steps: Int[Array, ""]
-    second_moment: Points
 
 
 class PSGLD(AbstractSampler):
@@ -90,6 +80,7 @@ class PSGLD(AbstractSampler):
     epsilon: Any = eqx.field(default=1e-5, converter=as_number)
     correction: bool = eqx.field(default=False, static=True)
     freeze_after: int | None = eqx.field(default=None, static=True)
+    traits: ClassVar[Traits] = Traits(deterministic=False, interacting=False)
 
     def __check_init__(self) -> None:
         _check_step_size(self.step_size)
@@ -98,12 +89,12 @@ class PSGLD(AbstractSampler):
         if self.freeze_after is not None:
             check_count("freeze_after", self.freeze_after)
 
-    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> PreconditionedState:
-        return PreconditionedState(points, jnp.zeros((), jnp.int32), jnp.zeros_like(points))
+    def init(self, target: BoundTarget, points: Points, batch: Batch = None) -> LangevinState:
+        return LangevinState(points, jnp.zeros((), jnp.int32), jnp.zeros_like(points))
 
     def step(
-        self, key: Key, state: PreconditionedState, target: BoundTarget, batch: Batch = None
-    ) -> tuple[PreconditionedState, Info]:
+        self, key: Key, state: LangevinState, target: BoundTarget, batch: Batch = None
+    ) -> tuple[LangevinState, Info]:
         points = state.points
         size = _step_size(self.step_size, state.steps, points)
         adapting = jnp.asarray(True) if self.freeze_after is None else state.steps < self.freeze_after
@@ -115,11 +106,7 @@ class PSGLD(AbstractSampler):
         noise = jr.normal(key, points.shape, points.dtype)
         moved = points + size * drift + jnp.sqrt(2 * size * preconditioner) * noise
         info = make_info(points, drift, moved, scores)
-        return PreconditionedState(moved, state.steps + 1, second_moment), info._replace(step_size=size)
-
-    @property
-    def traits(self) -> Traits:
-        return Traits(deterministic=False, interacting=False)
+        return LangevinState(moved, state.steps + 1, second_moment), info._replace(step_size=size)
 
     def _drift(
         self, target: BoundTarget, batch: Batch, point: Vector, second_moment: Vector, adapting: Array

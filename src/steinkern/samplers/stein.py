@@ -1,7 +1,7 @@
 """Samplers that move particles along a Stein velocity: SVGD with any kernel rule, gradient-free SVGD, SVN."""
 
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ..core.arrays import as_array, as_points
+from ..core.arrays import as_points
 from ..core.particles import Scored
 from ..core.types import (
     Batch,
@@ -81,6 +81,7 @@ class GradientFreeSVGD(AbstractSampler):
     surrogate: Any
     optimizer: optax.GradientTransformation
     normalize: bool = eqx.field(default=True, static=True)
+    traits: ClassVar[Traits] = Traits(differentiates=False)
 
     def __check_init__(self) -> None:
         check_callable("surrogate", self.surrogate, "a log density, a function of the parameters")
@@ -102,10 +103,6 @@ class GradientFreeSVGD(AbstractSampler):
         if not self.normalize:
             velocity = jnp.exp(log_weights)[:, None] * velocity
         return move_along(self.optimizer, state, velocity, None, rule)
-
-    @property
-    def traits(self) -> Traits:
-        return Traits(differentiates=False)
 
 
 class SVN(AbstractSampler):
@@ -213,19 +210,14 @@ def matrix_svgd(
     base = as_matrix_kernel(RBF() if kernel is None else kernel)
     settings = MetricSettings(damping, decay, refresh_every, measure_every)
     if kind == "average":
-        defaults = {
-            "anchors": anchors is None,
-            "shrinkage": _is(shrinkage, 0),
-            "temperature": _is(temperature, 1),
-            "weighting": weighting == "exact",
-        }
-        changed = [name for name, default in defaults.items() if not default]
-        if changed:
-            raise ValueError(f"`{changed[0]}` belongs to kind 'mixture', got it with kind 'average'.")
+        if anchors is not None or (shrinkage, temperature, weighting) != (0.0, 1.0, "exact"):
+            raise ValueError(
+                "`anchors`, `shrinkage`, `temperature` and `weighting` belong to kind 'mixture', got one of them with "
+                "kind 'average'."
+            )
         return SVGD(AverageMetric(curvature, base, settings, per_block=per_block), as_optimizer(optimizer))
-    counted = isinstance(anchors, int | np.integer) and not isinstance(anchors, bool)
-    number = int(anchors) if counted else None
-    points = None if anchors is None or counted else _as_anchors(anchors)
+    number = int(anchors) if isinstance(anchors, int | np.integer) else None
+    points = None if anchors is None or number is not None else _as_anchors(anchors)
     rule = AnchorMixture(curvature, base, points, number, shrinkage, temperature, weighting, settings, per_block)
     return SVGD(rule, as_optimizer(optimizer))
 
@@ -255,46 +247,28 @@ def svn(
 
 
 def _as_anchors(anchors: Any) -> Points:
-    points = as_array("anchors", anchors)
-    if points.ndim != 2:
-        raise ValueError(f"`anchors` must be a number or an (l, d) array of points, got shape {points.shape}.")
-    points = as_points("anchors", points)
+    points = as_points("anchors", anchors)
     if is_concrete(points) and not bool(jnp.all(jnp.isfinite(points))):
         raise ValueError("`anchors` must be finite, got NaN or infinity among them.")
     return points
-
-
-def _is(value: Any, default: int) -> bool:
-    return isinstance(value, int | float) and value == default
 
 
 def as_optimizer(optimizer: Any) -> optax.GradientTransformation:
     """Convert to an optax optimizer: a learning rate or a schedule to Adagrad, `None` to Adagrad at 0.3."""
     if optimizer is None:
         return _adagrad(0.3)
-    if isinstance(optimizer, bool):
-        raise ValueError(f"`optimizer` must be a positive number, got {optimizer!r}.")
+    if hasattr(optimizer, "init") and hasattr(optimizer, "update"):
+        return optimizer
     if is_real_number(optimizer):
         check_positive("optimizer", optimizer)
         if not is_concrete(optimizer):  # a learning rate under `vmap`
             return optax.adagrad(optimizer, initial_accumulator_value=0.0)
         return _adagrad(float(optimizer))
-    if callable(optimizer) and _is_schedule(optimizer):
+    if callable(optimizer) and is_real_number(optimizer(0)):  # a schedule; `optax.adam(0)` is an optimizer
         return _adagrad(optimizer)
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise ValueError(
-            f"`optimizer` must be an optax optimizer, a learning rate or a schedule of one, got {optimizer!r}."
-        )
-    return optimizer
-
-
-def _is_schedule(function: Any) -> bool:
-    """Whether `function(0)` is a number; `optax.adam(0)` is an optimizer."""
-    try:
-        value = function(0)
-    except Exception:
-        return False
-    return is_real_number(value)
+    raise ValueError(
+        f"`optimizer` must be an optax optimizer, a learning rate or a schedule of one, got {optimizer!r}."
+    )
 
 
 @cache

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import optax
 from jaxtyping import Array
 
@@ -56,8 +55,7 @@ def gaussian(key: KeyLike, center: PyTree, num_particles: int, scale: Any = 1.0,
 
 def _as_scale(value: Any, point: Vector) -> Array:
     """Check and broadcast the standard deviation: one positive number, or one for each coordinate."""
-    if isinstance(value, list | tuple | np.ndarray):
-        value = as_array("scale", value)
+    value = as_array("scale", value)
     check_positive("scale", value)
     if jnp.shape(value) not in ((), (1,), point.shape):
         raise ValueError(

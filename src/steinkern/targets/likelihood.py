@@ -1,6 +1,7 @@
 """Likelihoods of a model's output, with their exact (expected) Fisher information in that output."""
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -58,10 +59,7 @@ class _IndependentLabels(AbstractLikelihood):
     """A likelihood of independent real labels: they are finite, and its Fisher information is diagonal."""
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
-        if is_concrete(labels):
-            values = as_numpy("labels", labels)
-            valid = np.isfinite(values) & (not np.iscomplexobj(values))
-            _require(values, valid, "finite real numbers", "Leave out rows without one.")
+        _check_labels(labels, np.isfinite, "finite real numbers", "Leave out rows without one.")
 
     def fisher_root(self, output: Float[Array, " k"]) -> Matrix:
         return jnp.sqrt(self.fisher(output))
@@ -76,10 +74,8 @@ class Bernoulli(_IndependentLabels):
         return jnp.sum(jax.nn.log_sigmoid(sign * output))
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
-        if is_concrete(labels):
-            values = as_numpy("labels", labels)
-            valid = np.isin(values, (0, 1)) & (not np.iscomplexobj(values))
-            _require(values, valid, "0 or 1", "Write labels of −1 and +1 as `(labels + 1) / 2`.")
+        hint = "Write labels of −1 and +1 as `(labels + 1) / 2`."
+        _check_labels(labels, lambda values: np.isin(values, (0, 1)), "0 or 1", hint)
 
     def class_probabilities(self, output: Float[Array, " k"]) -> Float[Array, "... c"]:
         """The probabilities of the labels 0 and 1: shape (2,) for one output, (k, 2) for several."""
@@ -112,14 +108,12 @@ class Categorical(AbstractLikelihood):
         return jnp.sum(jnp.where(chosen | jnp.isnan(known), jax.nn.log_softmax(known * output), 0))
 
     def check(self, labels: Any, num_outputs: int | None = None) -> None:
-        if is_concrete(labels):
-            values = as_numpy("labels", labels)
-            values = np.where(np.iscomplexobj(values), np.nan, values.real)
-            valid = (
-                (values >= 0) & (values == np.round(values)) & (True if num_outputs is None else values < num_outputs)
-            )
-            last = "k − 1" if num_outputs is None else str(num_outputs - 1)
-            _require(values, valid, f"classes 0 … {last}", "Count them from 0, and give the model an output for each.")
+        def is_class(values: np.ndarray) -> np.ndarray:
+            return (values >= 0) & (values == np.round(values)) & (num_outputs is None or values < num_outputs)
+
+        last = "k − 1" if num_outputs is None else str(num_outputs - 1)
+        hint = "Count them from 0, and give the model an output for each."
+        _check_labels(labels, is_class, f"classes 0 … {last}", hint)
 
     def class_probabilities(self, output: Float[Array, " k"]) -> Float[Array, "... c"]:
         """The probabilities of the classes 0 … k−1."""
@@ -187,8 +181,11 @@ def _real(label: Any, output: Array) -> Array:
     return cast_like(label, output)
 
 
-def _require(labels: np.ndarray, valid: np.ndarray, expected: str, hint: str) -> None:
-    """Raise, with the first invalid labels, unless every label is `valid`."""
-    if not np.all(valid):
-        shown = ", ".join(f"{value:g}" for value in np.unique(labels[~valid].real.astype(np.float64))[:3])
-        raise ValueError(f"`labels` must be {expected}, got {shown} among {labels.size}. {hint}")
+def _check_labels(labels: Any, is_valid: Callable[[np.ndarray], Any], expected: str, hint: str) -> None:
+    """Raise, with the first invalid labels, unless all are real and valid; traced labels pass."""
+    if is_concrete(labels):
+        values = as_numpy("labels", labels)
+        valid = is_valid(values.real) & (not np.iscomplexobj(values))
+        if not np.all(valid):
+            shown = ", ".join(f"{value:g}" for value in np.unique(values[~valid].real.astype(np.float64))[:3])
+            raise ValueError(f"`labels` must be {expected}, got {shown} among {values.size}. {hint}")

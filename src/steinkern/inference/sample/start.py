@@ -122,7 +122,7 @@ def _at_cloud(cloud: Cloud, dtype: np.dtype) -> ChainState:
 
 @compiled
 def _begin(target: BoundTarget, points: Points, data: Batch) -> ChainState:
-    return Hamiltonian.init_at(target, points, data)
+    return Hamiltonian.init(target, points, data)
 
 
 def _inside(state: ChainState) -> ChainState:

@@ -13,7 +13,7 @@ at tracing. Under a mesh with an axis "particles" each device applies this rule 
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import equinox as eqx
@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...core.particles import Scored
-from ...core.types import check_choice
 from ...linalg.metrics import dot
 from ..distance import centered_squared_distances, central
 from ..scalar import AbstractScalarKernel
@@ -60,67 +59,27 @@ def radial_velocity(
         precision: of the GPU kernel, see `Isotropic`; the other backends compute in the dtype.
         backend: "auto", "dense", "tiled" or "gpu".
     """
-    check_choice("precision", precision, PRECISIONS)
-    check_choice("backend", backend, BACKENDS)
-    # The velocity depends on differences only; centring keeps their digits in the products.
-    center = center_of(source.points)
-    at, source = at - center, Scored(source.points - center, source.scores, source.weights)
-
-    def dense(rows: Array, block: Scored) -> Sums:
-        return velocity_sums(kernel, rows, block)
-
-    def tiled(rows: Array, block: Scored) -> Sums:
-        return over_tiles(dense, rows, block)
-
-    def on_gpu(rows: Array, block: Scored) -> Sums:
-        return _on_gpu(kernel, rows, block, precision=precision)
-
-    def chosen(rows: Array, block: Scored) -> Sums:
-        choice = _choose_backend(backend, kernel, rows, block, precision)
-        if backend == "auto" and choice == "dense" and rows.shape[0] * block.points.shape[0] > CACHED_PAIRS:
-            return jax.lax.platform_dependent(rows, block, cpu=tiled, default=dense)
-        if choice != "gpu":
-            return (dense if choice == "dense" else tiled)(rows, block)
-        if backend == "gpu":
-            return on_gpu(rows, block)
-        return jax.lax.platform_dependent(rows, block, cuda=on_gpu, default=tiled)
-
-    return _on_all_devices(chosen, at, source).velocity(at)
+    at, source = _center(at, source)
+    on_gpu = partial(_on_gpu, kernel, precision=precision)
+    return _over_pairs(partial(velocity_sums, kernel), kernel, at, source, backend, precision, on_gpu).velocity(at)
 
 
 def radial_divergence(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], source: Scored, *, backend: Backend = "auto"
 ) -> Float[Array, " m"]:
     """∇·φ(x) of `radial_velocity`, for every row x of `at`. There is no GPU kernel for it: "gpu" computes in tiles."""
-    check_choice("backend", backend, BACKENDS)
-    center = center_of(source.points)
-    at, source = at - center, Scored(source.points - center, source.scores, source.weights)
-
-    def dense(rows: Array, block: Scored) -> Array:
-        return divergence_sum(kernel, rows, block)
-
-    def chosen(rows: Array, block: Scored) -> Array:
-        whole = _choose_backend(backend, kernel, rows, block) == "dense"
-        return dense(rows, block) if whole else over_tiles(dense, rows, block)
-
-    return _on_all_devices(chosen, at, source)
+    return _over_pairs(partial(divergence_sum, kernel), kernel, *_center(at, source), backend)
 
 
 def mean_values(
     kernel: AbstractScalarKernel, at: Float[Array, "m d"], points: Float[Array, "n d"]
 ) -> Float[Array, " m"]:
-    """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`; in tiles above `DENSE_PAIRS` pairs."""
-    center = center_of(points)
-    at, source = at - center, Scored.uniform(points - center, jnp.zeros_like(points))
+    """The mean of k(‖x − y_j‖²) over the points y_j, for every row x of `at`."""
 
-    def dense(rows: Array, block: Scored) -> Array:
+    def sums(rows: Array, block: Scored) -> Array:
         return dot(kernel.profile(centered_squared_distances(rows, block.points))[0], block.weights)
 
-    def chosen(rows: Array, block: Scored) -> Array:
-        few = rows.shape[0] * block.points.shape[0] <= DENSE_PAIRS
-        return dense(rows, block) if few else over_tiles(dense, rows, block)
-
-    return _on_all_devices(chosen, at, source)
+    return _over_pairs(sums, kernel, *_center(at, Scored.uniform(points, jnp.zeros_like(points))), "auto")
 
 
 def center_of(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
@@ -135,10 +94,36 @@ def center_of(points: Float[Array, "n d"]) -> Float[Array, "1 d"]:
     return central(points, by_sum)
 
 
-def _on_all_devices(sums: Callable[[Array, Scored], Any], at: Array, source: Scored) -> Any:
-    """The sums on one device, or over the ring of devices that share the particles."""
+def _center(at: Float[Array, "m d"], source: Scored) -> tuple[Float[Array, "m d"], Scored]:
+    """Rows and sources about a centre: sums depend on differences only, and products of centred points keep digits."""
+    center = center_of(source.points)
+    return at - center, Scored(source.points - center, source.scores, source.weights)
+
+
+def _over_pairs(
+    sums: Callable[[Array, Scored], Any],
+    kernel: AbstractScalarKernel,
+    at: Array,
+    source: Scored,
+    backend: Backend,
+    precision: Precision = "float32",
+    on_gpu: Callable[[Array, Scored], Any] | None = None,
+) -> Any:
+    """`sums(at, source)` by the backend, on one device or over the ring of devices that share the particles."""
+    tiled = partial(over_tiles, sums)
+
+    def chosen(rows: Array, block: Scored) -> Any:
+        choice = _choose_backend(backend, kernel, rows, block, precision)
+        if choice == "gpu" and on_gpu is not None:
+            if backend == "gpu":
+                return on_gpu(rows, block)
+            return jax.lax.platform_dependent(rows, block, cuda=on_gpu, default=tiled)
+        if backend == "auto" and choice == "dense" and rows.shape[0] * block.points.shape[0] > CACHED_PAIRS:
+            return jax.lax.platform_dependent(rows, block, cpu=tiled, default=sums)
+        return sums(rows, block) if choice == "dense" else tiled(rows, block)
+
     devices = devices_in_ring(at.shape[0], source.points.shape[0])
-    return over_ring(sums, at, source, devices) if devices > 1 else sums(at, source)
+    return over_ring(chosen, at, source, devices) if devices > 1 else chosen(at, source)
 
 
 def _choose_backend(
@@ -146,18 +131,13 @@ def _choose_backend(
 ) -> Backend:
     if backend == "gpu" and at.dtype != jnp.float32:
         raise ValueError(f"`backend` 'gpu' computes in float32, got {at.dtype} points. Take 'tiled', or 'auto'.")
-    if backend == "gpu" and not _has_gpu():
+    if backend == "gpu" and jax.default_backend() != "gpu":
         raise ValueError("`backend` 'gpu' needs an NVIDIA GPU, and JAX sees none. Take 'tiled', or 'auto'.")
     if backend != "auto":
         return backend
     if at.shape[0] * source.points.shape[0] <= DENSE_PAIRS:
         return "dense"
     return "gpu" if at.dtype == jnp.float32 and gpu_tiles.fits(kernel, at.shape[1], precision) else "tiled"
-
-
-@cache
-def _has_gpu() -> bool:
-    return any(device.platform == "gpu" for device in jax.devices())
 
 
 @eqx.filter_custom_jvp

@@ -89,24 +89,18 @@ def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
     numbers = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
     if not numbers or d > _MAX_DIMENSIONS:
         return False
-    if missing():
-        _warn_once(
-            f"{missing()}: velocities of many particles are computed in tiles, which takes several times as long."
-        )
-        return False
     profiles = 1 if kernel.constant_slope(jnp.float32) is not None else 2
-    fitting = tile_for(d, digits_for(kernel, d, precision), profiles) is not None
-    if not fitting:
-        _warn_once(
-            f"the GPU has too little shared memory ({shared_bytes() // 1024} KiB) for the GPU kernel in {d} "
-            "dimensions: velocities are computed in tiles, which takes several times as long."
+    reason = missing()
+    if not reason and tile_for(d, digits_for(kernel, d, precision), profiles) is None:
+        reason = (
+            f"the GPU has too little shared memory ({shared_bytes() // 1024} KiB) for the GPU kernel in {d} dimensions"
         )
-    return fitting
-
-
-@cache
-def _warn_once(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
+    if reason:
+        warnings.warn(
+            f"{reason}: velocities of many particles are computed in tiles, which takes several times as long.",
+            stacklevel=2,
+        )
+    return not reason
 
 
 class Digits(NamedTuple):

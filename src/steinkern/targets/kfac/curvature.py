@@ -20,9 +20,8 @@ from ..likelihood import AbstractLikelihood
 from ..supports import Space
 from ..target import BoundTarget
 from .factors import SHARINGS, LayerRecord, Sharing, from_gradients, kronecker
-from .recording import TappedModel
 from .rules import KroneckerBlock, Piece, Rules, as_rules, pieces_of
-from .uses import Layer
+from .uses import Layer, Uses
 
 
 class KFAC(AbstractCurvature):
@@ -93,10 +92,13 @@ class KFAC(AbstractCurvature):
     def __call__(self, target: BoundTarget, point: Vector, batch: Batch) -> Blocks:
         if not target.exchangeable or batch is None:
             raise ValueError("`KFAC` needs single examples: give a `Posterior` and `data` to `fit`.")
-        batch = self._measured(batch)
-        tapped, pieces = self._tap(target, point, batch)
+        length = batch_length(batch)
+        if self.examples is not None and self.examples < length:
+            rows = np.arange(self.examples) * length // self.examples
+            batch = jax.tree.map(lambda leaf: leaf[rows], batch)
+        uses, pieces = self._find_uses(target, point, batch)
         keys = jr.split(_key_of(self.seed, point), batch_length(batch))
-        records = jax.vmap(partial(self._record, target, point, tapped, pieces))(batch, keys)
+        records = jax.vmap(partial(self._record, target, point, uses, pieces))(batch, keys)
         scale = likelihood_scale(target, point, batch)
         prior = _prior_curvature(target, point)
         shapes = _space(target).layout.shapes
@@ -111,16 +113,8 @@ class KFAC(AbstractCurvature):
                 blocks.append(from_gradients(piece, record, scale, diagonal, self.largest_side))
         return Blocks(tuple(blocks))
 
-    def _measured(self, batch: Batch) -> Batch:
-        """The examples of a batch on which curvature is measured."""
-        length = batch_length(batch)
-        if self.examples is None or self.examples >= length:
-            return batch
-        rows = np.arange(self.examples) * length // self.examples
-        return jax.tree.map(lambda leaf: leaf[rows], batch)
-
-    def _tap(self, target: BoundTarget, point: Vector, batch: Batch) -> tuple[TappedModel, list[Piece]]:
-        """The model with taps, and the blocks of the curvature; `ValueError` for arrays without a rule."""
+    def _find_uses(self, target: BoundTarget, point: Vector, batch: Batch) -> tuple[Uses, list[Piece]]:
+        """The uses of layers' weights, and the blocks of the curvature; `ValueError` for arrays without a rule."""
         space = _space(target)
         pieces = pieces_of(space, self.rules)
         layers = [layer_of(piece) for piece in pieces if isinstance(piece.block, KroneckerBlock)]
@@ -129,17 +123,17 @@ class KFAC(AbstractCurvature):
             return jnp.reshape(self.model(merge(space.assemble(leaves), target.shared), example), (-1,))
 
         example = jax.eval_shape(lambda rows: jax.tree.map(lambda row: row[0], rows), batch)
-        tapped = TappedModel(output, _leaves(space, point), example, layers)
-        return tapped, [each for piece in pieces for each in self._split(piece, tapped, space)]
+        uses = Uses(jax.make_jaxpr(output)(_leaves(space, point), example), layers)
+        return uses, [each for piece in pieces for each in self._split(piece, uses, space)]
 
-    def _split(self, piece: Piece, tapped: TappedModel, space: Space) -> list[Piece]:
+    def _split(self, piece: Piece, uses: Uses, space: Space) -> list[Piece]:
         """Split the block of a layer into weights and bias unless the bias is simply added to every product."""
         if not isinstance(piece.block, KroneckerBlock) or len(piece.leaves) == 1:
             return [piece]
-        return [piece] if tapped.uses.adds_bias(layer_of(piece)) else piece.split_bias(space.layout.sizes)
+        return [piece] if uses.adds_bias(layer_of(piece)) else piece.split_bias(space.layout.sizes)
 
     def _record(
-        self, target: BoundTarget, point: Vector, tapped: TappedModel, pieces: list[Piece], example: PyTree, key: Key
+        self, target: BoundTarget, point: Vector, uses: Uses, pieces: list[Piece], example: PyTree, key: Key
     ) -> list[LayerRecord | list[Array]]:
         """One example's record for every block: a layer's inputs and gradients, or other arrays' gradients."""
         leaves = _leaves(_space(target), point)
@@ -148,15 +142,17 @@ class KFAC(AbstractCurvature):
         # Differentiated in the other leaves only: gradients in the weights would be the largest arrays of a step.
         def output(taps: list[Array], values: list[Array]) -> tuple[Array, list[Array]]:
             moved = dict(zip(free, values, strict=True))
-            return tapped([moved.get(i, leaf) for i, leaf in enumerate(leaves)], example, taps)
+            arguments = [moved.get(i, leaf) for i, leaf in enumerate(leaves)]
+            (result,), inputs = uses.run([*arguments, *jax.tree.leaves(example)], iter(taps))
+            return result, inputs
 
-        value, pull_back, inputs = jax.vjp(output, tapped.idle_taps(), [leaves[i] for i in free], has_aux=True)
+        value, pull_back, inputs = jax.vjp(output, uses.idle_taps(), [leaves[i] for i in free], has_aux=True)
         taps, gradients = jax.vmap(pull_back)(self._cotangents(value, key))
         by_leaf = dict(zip(free, gradients, strict=True))
         records: list[LayerRecord | list[Array]] = []
         for piece in pieces:
             if isinstance(piece.block, KroneckerBlock):
-                records.append(tapped.record(piece.leaves[0], inputs, taps))
+                records.append(uses.record(piece.leaves[0], inputs, taps))
             else:
                 records.append([by_leaf[leaf] for leaf in piece.leaves])
         return records

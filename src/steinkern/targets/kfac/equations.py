@@ -10,12 +10,16 @@ from jaxtyping import Array
 
 
 class Reading(NamedTuple):
-    """The axes and inputs of an equation; see `uses.Use`."""
+    """The axes and inputs of an equation that applies weights."""
 
     feature_axis: int
+    """The axis of the result that numbers outputs; all others are positions."""
     groups: int
+    """The number of groups of a convolution."""
     inputs: Callable[..., Array]
+    """Maps the operands to the inputs, (positions, groups, inputs), or to the indices of a lookup, (positions,)."""
     result: Callable[[Array, Array], Array] | None = None
+    """For a convolution, computes the result as a product of the inputs and the weights."""
 
 
 Reader: TypeAlias = Callable[[Any, int, tuple[int, ...], int], Reading | str]

@@ -1,4 +1,4 @@
-"""Finds the equations of a model's jaxpr that use the weights of its layers.
+"""Finds the equations of a model's jaxpr that use the weights of its layers, and evaluates it with taps at these uses.
 
 In a jaxpr a mapped dimension of `vmap` is an axis of an array. Each use of a weight matrix is therefore one equation, a
 product, a convolution or a lookup, whose other operand holds the inputs at all positions and whose result holds the
@@ -7,14 +7,18 @@ outputs at all positions. For uses in the body of a `scan`, its steps are a furt
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array
 
+from ...core._xla import convolves_by_patches
 from .equations import READERS, Reading
+from .factors import LayerRecord
 from .rules import hint_for
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr", "closed_call": "call_jaxpr"}
@@ -61,54 +65,25 @@ class Use(NamedTuple):
 
     Args:
         layer: the layer whose weights are used.
-        shape, dtype: the shape and dtype of the result.
+        aval: the shape and dtype of the result.
         lengths: the lengths of the enclosing scans, outermost first.
-        feature_axis: the axis of the result that numbers outputs; all others are positions.
-        groups: the number of groups of a convolution.
-        inputs: maps the equation's operands to the inputs, (positions, groups, inputs), or to the indices of a lookup,
-            (positions,).
-        result: for a convolution, computes the result as a product of the inputs and the weights; `None` otherwise.
+        reading: the axes and inputs of the equation.
     """
 
     layer: Layer
-    shape: tuple[int, ...]
-    dtype: Any
+    aval: Any
     lengths: tuple[int, ...]
-    feature_axis: int
-    groups: int
-    inputs: Callable[..., Array]
-    result: Callable[[Array, Array], Array] | None
-
-    def idle_tap(self) -> Array:
-        """Zeros that are added to the result; the gradient in them is the gradient in the result."""
-        return jnp.zeros((*self.lengths, *self.shape), self.dtype)
+    reading: Reading
 
     def rows(self, values: Array) -> Array:
         """Values shaped like the tap, with leading axes before it, as (..., positions, outputs)."""
-        inner = len(self.lengths) + len(self.shape)
-        last = jnp.moveaxis(values, values.ndim - len(self.shape) + self.feature_axis, -1)
-        return last.reshape(*values.shape[: values.ndim - inner], -1, self.shape[self.feature_axis])
+        rank, axis = self.aval.ndim, self.reading.feature_axis
+        last = jnp.moveaxis(values, values.ndim - rank + axis, -1)
+        return last.reshape(*values.shape[: values.ndim - rank - len(self.lengths)], -1, self.aval.shape[axis])
 
 
-class Program(NamedTuple):
-    """A jaxpr with a step for each equation.
-
-    A step is a use of weights, a `Program` that the equation calls, a `Scan`, or `None` where the equation is evaluated
-    as it is.
-    """
-
-    jaxpr: Any
-    consts: Any
-    steps: list[Any]
-
-
-class Scan(NamedTuple):
-    """A scan whose body uses weights; its first `num_consts` arguments are the same at every step."""
-
-    body: Program
-    num_consts: int
-    num_carry: int
-    num_uses: int
+Step: TypeAlias = Callable[[list[Any], Iterator[Array]], tuple[list[Any], list[Array]]]
+"""Maps the operands of an equation to its results and the inputs of its uses; takes the next tap for each use."""
 
 
 class Uses:
@@ -119,7 +94,7 @@ class Uses:
         layers: the layers; `ValueError` for one whose weights are used in a way that cannot be followed.
 
     Attributes:
-        program: the jaxpr with its steps.
+        run: maps the model's arguments and the taps of all uses to the model's results and the inputs of all uses.
         ordered: all uses, in the order of the program.
     """
 
@@ -128,10 +103,10 @@ class Uses:
         self._bias_uses: Counter[int] = Counter()
         self._layers_with_other_uses: set[int] = set()
         marks = _mark_arguments(closed.jaxpr, layers)
-        self.program = self._walk(closed.jaxpr, closed.consts, marks, ())
+        self.run = self._walk(closed.jaxpr, closed.consts, marks, ())
         self._note_other_uses(_marks_of(closed.jaxpr.outvars, marks), "the model returns it")
         for layer in layers:
-            groups = {use.groups for use in self._of(layer)}
+            groups = {use.reading.groups for use in self._of(layer)}
             if not groups:
                 raise _refusal(layer, "the model never uses it")
             if len(groups) > 1:
@@ -142,30 +117,64 @@ class Uses:
         if layer.bias is None or layer.leaf in self._layers_with_other_uses:
             return False
         uses = self._of(layer)
-        return self._bias_uses[layer.leaf] == len(uses) and all(use.groups == 1 for use in uses)
+        return self._bias_uses[layer.leaf] == len(uses) and all(use.reading.groups == 1 for use in uses)
+
+    def idle_taps(self) -> list[Array]:
+        """Zeros that are added to the results of all uses; the gradient in them is the gradient in the results."""
+        return [jnp.zeros((*use.lengths, *use.aval.shape), use.aval.dtype) for use in self.ordered]
+
+    def record(self, leaf: int, inputs: list[Array], gradients: list[Array]) -> LayerRecord:
+        """The inputs and the gradients of all uses of one layer for one example, concatenated over positions.
+
+        Args:
+            leaf: the index of the layer's weights among the leaves.
+            inputs: the inputs of all uses of all layers.
+            gradients: the gradients in all taps, with a leading axis.
+        """
+        uses = zip(self.ordered, inputs, gradients, strict=True)
+        recorded = [(use, x, gradient) for use, x, gradient in uses if use.layer.leaf == leaf]
+        rows = [x.reshape(-1, *x.shape[len(use.lengths) + 1 :]) for use, x, _ in recorded]  # scans' steps are positions
+        if len({row.ndim for row in rows}) > 1:  # lookups, and products with the same weights
+            size = next(row.shape[-1] for row in rows if row.ndim > 1)
+            rows = [jax.nn.one_hot(row[:, None], size) if row.ndim == 1 else row for row in rows]
+        rows = [row if row.ndim == 1 else row.astype(gradients[0].dtype) for row in rows]
+        columns = [use.rows(gradient) for use, _, gradient in recorded]
+        return LayerRecord(jnp.concatenate(rows), jnp.concatenate(columns, axis=1))
 
     def _of(self, layer: Layer) -> list[Use]:
         return [use for use in self.ordered if use.layer == layer]
 
-    def _walk(self, jaxpr: Any, consts: Any, marks: Marks, lengths: tuple[int, ...]) -> Program:
-        """The program of a jaxpr inside scans of these lengths; adds the marks of all its variables to `marks`."""
+    def _walk(self, jaxpr: Any, consts: Any, marks: Marks, lengths: tuple[int, ...]) -> Step:
+        """The evaluation of a jaxpr inside scans of these lengths; adds the marks of all its variables to `marks`."""
         steps = []
         for equation in jaxpr.eqns:
             operands = _marks_of(equation.invars, marks)
-            steps.append(self._step(equation, operands, marks, lengths) if any(operands) else None)
-        return Program(jaxpr, consts, steps)
+            steps.append(self._step(equation, operands, marks, lengths) if any(operands) else _unchanged(equation))
 
-    def _step(
-        self, equation: Any, operands: list[Mark | None], marks: Marks, lengths: tuple[int, ...]
-    ) -> Use | Program | Scan | None:
-        """The step of an equation some of whose operands are marked; marks its results."""
+        def run(arguments: list[Any], taps: Iterator[Array]) -> tuple[list[Any], list[Array]]:
+            values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+            inputs: list[Array] = []
+
+            def read(variable: Any) -> Any:
+                return variable.val if isinstance(variable, Literal) else values[variable]
+
+            for equation, step in zip(jaxpr.eqns, steps, strict=True):
+                results, more = step([read(operand) for operand in equation.invars], taps)
+                inputs += more
+                values.update(zip(equation.outvars, results, strict=True))
+            return [read(result) for result in jaxpr.outvars], inputs
+
+        return run
+
+    def _step(self, equation: Any, operands: list[Mark | None], marks: Marks, lengths: tuple[int, ...]) -> Step:
+        """The evaluation of an equation some of whose operands are marked; marks its results."""
         name = equation.primitive.name
         if name in _CALLS:
             inner, consts = _opened(equation.params[_CALLS[name]])
             inner_marks = _matched(inner.invars, operands)
-            program = self._walk(inner, consts, inner_marks, lengths)
+            run = self._walk(inner, consts, inner_marks, lengths)
             marks.update(_matched(equation.outvars, _marks_of(inner.outvars, inner_marks)))
-            return program
+            return run
         if name == "scan":
             return self._scan(equation, operands, lengths)
         index = next((i for i, mark in enumerate(operands) if isinstance(mark, Weight)), None)
@@ -179,32 +188,47 @@ class Uses:
             self._bias_uses[layer.leaf] += 1
         else:
             self._note_other_uses(operands)
-        return None
+        return _unchanged(equation)
 
-    def _scan(self, equation: Any, operands: list[Mark | None], lengths: tuple[int, ...]) -> Scan:
+    def _scan(self, equation: Any, operands: list[Mark | None], lengths: tuple[int, ...]) -> Step:
         """A scan. Of its arguments, those that are the same at every step keep their marks in the body."""
         inner, consts = _opened(equation.params["jaxpr"])
         num_consts, num_carry = _count_arguments(equation, inner)
         self._note_other_uses(operands[num_consts:], "the model scans over it, or carries it through a scan")
         marks = _matched(inner.invars[:num_consts], operands[:num_consts])
         before = len(self.ordered)
-        program = self._walk(inner, consts, marks, (*lengths, equation.params["length"]))
+        body = self._walk(inner, consts, marks, (*lengths, equation.params["length"]))
+        num_uses = len(self.ordered) - before
         self._note_other_uses(_marks_of(inner.outvars, marks), "the model returns it")
-        return Scan(program, num_consts, num_carry, len(self.ordered) - before)
+        options = {name: equation.params[name] for name in ("length", "reverse", "unroll")}
+
+        def run(arguments: list[Any], taps: Iterator[Array]) -> tuple[list[Any], list[Array]]:
+            constants, scanned = arguments[:num_consts], arguments[num_consts + num_carry :]
+
+            def step(carry: list[Any], slices: tuple[list[Any], list[Array]]) -> tuple[list[Any], Any]:
+                rows, tapped = slices  # every step takes one slice of each tap
+                results, inputs = body([*constants, *carry, *rows], iter(tapped))
+                return results[:num_carry], (results[num_carry:], inputs)
+
+            carried = arguments[num_consts : num_consts + num_carry]
+            end, (stacked, inputs) = jax.lax.scan(step, carried, (scanned, list(islice(taps, num_uses))), **options)
+            return [*end, *stacked], inputs
+
+        return run
 
     def _weight_step(
         self, equation: Any, index: int, operands: list[Mark | None], marks: Marks, lengths: tuple[int, ...]
-    ) -> Use | None:
-        """The step of an equation whose operand `index` is a layer's weights."""
+    ) -> Step:
+        """The evaluation of an equation whose operand `index` is a layer's weights."""
         mark = operands[index]
         assert isinstance(mark, Weight)
         name, result, (layer, axes) = equation.primitive.name, equation.outvars[0], mark
         if name == "transpose":
             marks[result] = Weight(layer, tuple(axes[axis] for axis in equation.params["permutation"]))
-            return None
+            return _unchanged(equation)
         if name in ("convert_element_type", "copy"):
             marks[result] = mark
-            return None
+            return _unchanged(equation)
         if name not in READERS:
             raise _refusal(layer, f"the model uses it by the operation `{name}`")
         others = [*operands[:index], *operands[index + 1 :]]
@@ -215,9 +239,17 @@ class Uses:
         if not isinstance(reading, Reading):
             raise _refusal(layer, f"the model uses it by the operation `{name}`, {reading}")
         marks[result] = Product(layer, reading.feature_axis)
-        use = Use(layer, result.aval.shape, result.aval.dtype, lengths, *reading)
-        self.ordered.append(use)
-        return use
+        self.ordered.append(Use(layer, result.aval, lengths, reading))
+
+        def run(arguments: list[Any], taps: Iterator[Array]) -> tuple[list[Any], list[Array]]:
+            inputs = reading.inputs(*arguments)
+            if reading.result is not None and convolves_by_patches():
+                output = reading.result(inputs, arguments[1])
+            else:
+                (output,) = _evaluate(equation, arguments)
+            return [output + next(taps)], [inputs]
+
+        return run
 
     def _note_other_uses(self, marks: list[Mark | None], reason: str = "") -> None:
         """Note layers whose bias or product is among these marks; refuse weights for this reason."""
@@ -226,6 +258,21 @@ class Uses:
                 raise _refusal(mark.layer, reason)
             if mark is not None:
                 self._layers_with_other_uses.add(mark.layer.leaf)
+
+
+def _unchanged(equation: Any) -> Step:
+    """The evaluation of an equation without uses."""
+    return lambda operands, taps: (_evaluate(equation, operands), [])
+
+
+def _evaluate(equation: Any, operands: list[Any]) -> list[Any]:
+    """The results of one equation."""
+    parameters: Any = equation.primitive.get_bind_params(equation.params)
+    functions: Any = ()
+    if isinstance(parameters, tuple):  # by the version of JAX
+        functions, parameters = parameters
+    results = equation.primitive.bind(*functions, *operands, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]
 
 
 def _mark_arguments(jaxpr: Any, layers: list[Layer]) -> Marks:
