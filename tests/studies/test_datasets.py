@@ -9,8 +9,6 @@ from studies.data.datasets import (
     data_directory,
     diabetes,
     load_regression,
-    path_of,
-    save_arrays,
     standard_splits,
     year_split,
 )
@@ -36,19 +34,6 @@ def test_year_is_split_by_position(rows, for_testing):
     train_rows, test_rows = year_split(rows)
     assert train_rows.shape == (1, rows - for_testing)
     np.testing.assert_array_equal(np.concatenate([train_rows, test_rows], axis=1), [np.arange(rows)])
-
-
-def test_a_file_becomes_features_targets_and_splits(tmp_path):
-    train_rows, test_rows = (rows.astype(np.uint16) for rows in standard_splits(10, 3))
-    indices = {"index_features": np.array([0, 2], np.int16), "index_target": np.array(1, np.int16)}
-    arrays = {"data": np.arange(40.0).reshape(10, 4), "train_idx": train_rows, "test_idx": test_rows, **indices}
-    save_arrays(path_of("naval", tmp_path), arrays)
-    naval = load_regression("naval", tmp_path)
-    assert naval.name == "naval"
-    np.testing.assert_array_equal(naval.features, np.arange(40.0).reshape(10, 4)[:, [0, 2]])
-    np.testing.assert_array_equal(naval.targets, np.arange(1.0, 40.0, 4.0))
-    np.testing.assert_array_equal(naval.train_rows, standard_splits(10, 3)[0])
-    assert naval.features[naval.test_rows[0]].shape == (1, 2)
 
 
 def test_shipped_datasets_need_no_directory():

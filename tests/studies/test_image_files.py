@@ -20,15 +20,6 @@ def zipped(array: np.ndarray) -> bytes:
     return gzip.compress(head + array.tobytes(), mtime=0)
 
 
-@pytest.mark.parametrize("name", ["train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"])
-def test_a_file_that_is_there_is_read(name, tmp_path):
-    path = tmp_path / "images" / "fashion_mnist" / name
-    path.parent.mkdir(parents=True)
-    array = ARRAY if "images" in name else ARRAY.reshape(-1)
-    path.write_bytes(gzip.decompress(zipped(array)))
-    np.testing.assert_array_equal(read_idx(f"fashion_mnist/{name}", tmp_path), array)
-
-
 def test_images_are_fetched_once_and_others_under_the_address_are_refused(monkeypatch, tmp_path):
     originals = Originals(monkeypatch)
     monkeypatch.setitem(images.HASHES, NAME, f"sha256:{hashlib.sha256(zipped(ARRAY)).hexdigest()}")
