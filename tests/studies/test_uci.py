@@ -100,17 +100,6 @@ def test_networks_learn_a_line(method, size):
 
 
 @pytest.mark.thorough
-def test_particles_of_a_matrix_variant_do_not_share_their_noise(monkeypatch):
-    def kept(means, log_variances, y, unit):
-        return Scores(jnp.std(log_variances[:, 0]), jnp.mean(log_variances))
-
-    monkeypatch.setattr(runs, "predictive_scores", kept)
-    task = prepare(miniature(), hidden=(4,))
-    scores = run_trials("average", [setting(0.03, damping=0.1, noise_rate=0.1)], task, task.checkpoints(20), 0)
-    assert scores.rmse.min() > 1e-3
-
-
-@pytest.mark.thorough
 def test_search_gives_each_setting_the_score_of_its_own_run():
     task = prepare(miniature(), hidden=(4,))
     settings = [setting(0.001, noise_rate=0.1), setting(0.03, noise_rate=5.0)]
