@@ -32,18 +32,28 @@ _READERS: dict[Any, Any] = {int: int, Path | None: Path} | dict.fromkeys(
 
 def add_options(parser: argparse.ArgumentParser, study: Study) -> None:
     """Add the options of all studies, and the arguments of the study's `tasks` that are `Annotated` with their help."""
-    where = "Where to write results.json, table.md and the figures. Finished runs that are there are not run again."
-    parser.add_argument("--out", type=Path, default=Path("out") / study.name, help=where)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out") / study.name,
+        help="Where to write results.json, table.md and the figures. Finished runs that are there are not run again.",
+    )
     parser.add_argument("--quick", action="store_true", help=study.quick_help)
     if study.has_search:
-        tune = "Search the settings instead, into OUT/search.json and OUT/settings.json; resumable."
-        parser.add_argument("--tune", action="store_true", help=tune)
+        parser.add_argument(
+            "--tune",
+            action="store_true",
+            help="Search the settings instead, into OUT/search.json and OUT/settings.json; resumable.",
+        )
         parser.add_argument("--settings", type=Path, help="A settings.json from --tune, in place of the recorded one.")
     if study.selectable:
         parser.add_argument("--methods", type=split_names, help=f"Of {','.join(study.methods)}; all by default.")
-    if study.parallel:
-        jobs = "Rows compiled and run at once; by default 6 on an accelerator, 1 on a CPU."
-        parser.add_argument("--jobs", type=int, help=jobs)
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="Rows compiled and run at once: on an accelerator much of the time is spent compiling.",
+    )
     for name, parameter in inspect.signature(study.tasks).parameters.items():
         if get_origin(parameter.annotation) is Annotated:
             kind, text = get_args(parameter.annotation)
@@ -60,8 +70,8 @@ def run(study: Study, out: Path, quick: bool, tune: bool = False, settings: Path
     if tune:
         driver.search(study, out, **options)
         return
-    report = driver.reproduce(study, out, quick=quick, settings=settings, **options)
-    print("", *map(aligned, report.tables.values()), "\n".join(report.verdicts), sep="\n\n")
+    outcome = driver.reproduce(study, out, quick=quick, settings=settings, **options)
+    print("", *map(aligned, outcome.tables().values()), "\n".join(study.verdicts(outcome)), sep="\n\n")
     print(f"\nResults, tables and figures: {out / study.page}")
 
 

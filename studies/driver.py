@@ -1,12 +1,11 @@
 """Runs any study: from settings and data to results.json, tables and figures, and the search of the settings."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
 from steinkern.core.types import check_count
@@ -20,13 +19,6 @@ Name = TypeVar("Name")
 Made = TypeVar("Made")
 
 
-class Report(NamedTuple):
-    """The tables and sentences that the command prints at the end."""
-
-    tables: dict[str, str]
-    verdicts: list[str]
-
-
 def reproduce(
     study: Study,
     directory: Path,
@@ -34,24 +26,20 @@ def reproduce(
     quick: bool = False,
     methods: Sequence[str] | None = None,
     settings: Path | None = None,
-    jobs: int | None = 1,
-    figures: bool = True,
-    progress: Callable[[str], None] = print,
+    jobs: int = 1,
     **options: Any,
-) -> Report:
-    """Run a study and write results.json, table.md and the figures into `directory`.
+) -> Outcome:
+    """Run a study, print a line about every finished run, and write results.json, table.md and the figures.
 
     Runs that are already finished in this directory with the same settings are not repeated.
 
     Args:
         study: the study to run.
-        directory: created where it does not exist.
+        directory: where to write; created where it does not exist.
         quick: run on small data that need no download.
         methods: the methods to run; all of the study by default.
         settings: a settings.json from `search`; the recorded settings by default.
-        jobs: runs compiled and run at the same time; `None` for 6 on an accelerator, 1 on a CPU.
-        figures: draw figures.
-        progress: called with a line about every finished run.
+        jobs: runs compiled and run at the same time.
         options: keyword arguments of the study's `tasks`.
     """
     if settings is not None and not study.reads_settings(**options):
@@ -59,34 +47,30 @@ def reproduce(
     runs = choose_methods(study, methods)
     chosen = read_settings(study, settings)
     tasks = study.tasks(quick, **options)
-    present = {case: task for case, task in tasks.items() if task is not None}
     winners = {
-        case: {method: study.setting(chosen, case, method, task) for method in runs} for case, task in present.items()
+        case: {method: study.setting(chosen, case, method, task) for method in runs} for case, task in tasks.items()
     }
     directory.mkdir(parents=True, exist_ok=True)
     journal = Journal(directory / "rows.json")
 
     def work(case: str, method: str) -> Any:
         result = study.finish(journal, case, method, winners[case][method], tasks[case])
-        progress(f"{case} {method}: {study.summary(study.scores(method, result, tasks[case]))}")
+        print(f"{case} {method}: {study.summary(study.scores(method, result, tasks[case]))}")
         return result
 
-    results = run_jobs({(case, method): partial(work, case, method) for case in present for method in runs}, jobs)
-    scores: dict[str, dict[str, Scores]] = {case: {} for case in present}
-    for (case, method), result in results.items():
-        scores[case][method] = study.scores(method, result, tasks[case])
-    for case, by_method in scores.items():
-        by_method |= study.derive_scores(by_method, tasks[case])
+    results = run_jobs({(case, method): partial(work, case, method) for case in tasks for method in runs}, jobs)
+    scores: dict[str, Mapping[str, Scores]] = {}
+    for case, task in tasks.items():
+        by_method = {method: study.scores(method, results[case, method], task) for method in runs}
+        scores[case] = {**by_method, **study.derive_scores(by_method, task)}
     outcome = Outcome(study, runs, tasks, winners, results, scores, quick)
-    report = Report(outcome.tables(), study.verdicts(outcome))
-    record = study.record(outcome) | {"quick": quick, "winners": _without_case(study, winners)}
-    record |= {"environment": journal.environments()}
-    write_results(directory / "results.json", study.name, record, outcome.rows())
-    verdicts = "\n".join(f"- {line}" for line in report.verdicts)
-    text = "\n\n".join([study.caption(outcome), *report.tables.values(), verdicts])
+    common = {"quick": quick, "winners": winners, "environment": journal.environments()}
+    write_results(directory / "results.json", study.name, study.record(outcome) | common, outcome.rows())
+    verdicts = "\n".join(f"- {line}" for line in study.verdicts(outcome))
+    text = "\n\n".join([study.caption(outcome), *outcome.tables().values(), verdicts])
     (directory / "table.md").write_text(f"{text}\n", encoding="utf-8")
-    study.write(outcome, directory, figures)
-    return report
+    study.write(outcome, directory)
+    return outcome
 
 
 def search(
@@ -94,22 +78,20 @@ def search(
     directory: Path,
     *,
     methods: Sequence[str] | None = None,
-    jobs: int | None = 1,
-    progress: Callable[[str], None] = print,
+    jobs: int = 1,
     **options: Any,
 ) -> None:
-    """Search all settings, into search.json (resumed where it exists) and settings.json.
+    """Search all settings, into search.json (resumed where it exists) and settings.json; print a line for each cell.
 
     Args:
         study: the study to search settings for.
         directory: created where it does not exist; its settings.json keeps the winners of other cases and methods.
         methods: the methods to search; all of the study by default.
-        jobs: searches that run at the same time; `None` for 6 on an accelerator, 1 on a CPU.
-        progress: called with a line about every finished cell.
+        jobs: searches that run at the same time.
         options: keyword arguments of the study's `tuning_tasks`.
     """
     runs = choose_methods(study, methods)
-    tasks = {case: task for case, task in study.tuning_tasks(**options).items() if task is not None}
+    tasks = study.tuning_tasks(**options)
     directory.mkdir(parents=True, exist_ok=True)
     journal = Journal(directory / "search.json")
 
@@ -119,7 +101,7 @@ def search(
         for cell in cells:
             result = journal.keep(cell.key, cell.made_from, partial(study.evaluate, method, cell, tasks[case]))
             values += study.values(result)
-            progress(f"{cell.key}: best {np.mean(_table(study.values(result)).max(axis=0)):.4f}")
+            print(f"{cell.key}: best {np.mean(_table(study.values(result)).max(axis=0)):.4f}")
         return choose(f"{method} on {case}", cells, values)
 
     chosen = run_jobs({(case, method): partial(work, case, method) for case in tasks for method in runs}, jobs)
@@ -128,7 +110,7 @@ def search(
     winners = {case: dict(methods) for case, methods in read_settings(study, path).items()} if path.exists() else {}
     for (case, method), setting in chosen.items():
         winners.setdefault(case, {})[method] = setting
-    write_json(path, {"winners": _without_case(study, winners)})
+    write_json(path, {"winners": winners})
 
 
 def choose(what: str, cells: Sequence[Cell], values: Sequence[Any]) -> Setting:
@@ -169,19 +151,12 @@ def read_settings(study: Study, path: Path | None) -> Winners:
         return {}
     content = read_json(study.path("settings.json") if path is None else path)
     try:
-        winners = content["winners"]
-        by_case = winners if study.single_case is None else {study.single_case: winners}
         return {
             case: {method: study.check(method, setting) for method, setting in methods.items()}
-            for case, methods in by_case.items()
+            for case, methods in content["winners"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"`--settings` {path} must be a settings.json from --tune: {error}.") from error
-
-
-def _without_case(study: Study, winners: Winners) -> Mapping[str, Any]:
-    """The settings in the layout of settings.json: without the case for a study that has only one."""
-    return winners if study.single_case is None else next(iter(winners.values()))
 
 
 def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -190,7 +165,7 @@ def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None
         raise ValueError(f"`{option}` must be among {', '.join(known)}, each once, got {', '.join(names) or 'none'}.")
 
 
-def run_jobs(work: Mapping[Name, Callable[[], Made]], jobs: int | None) -> dict[Name, Made]:
+def run_jobs(work: Mapping[Name, Callable[[], Made]], jobs: int) -> dict[Name, Made]:
     """The return values of all jobs by their names, in the order of `work`.
 
     Several jobs run at the same time, because much of the time is spent compiling. Where one fails, its error is raised
@@ -198,17 +173,10 @@ def run_jobs(work: Mapping[Name, Callable[[], Made]], jobs: int | None) -> dict[
 
     Args:
         work: the jobs by name.
-        jobs: how many run at once; `None` for 6 on an accelerator, 1 on a CPU.
+        jobs: how many run at once.
     """
-    jobs = (1 if jax.default_backend() == "cpu" else 6) if jobs is None else jobs
     check_count("--jobs", jobs)
     if jobs == 1:
         return {name: job() for name, job in work.items()}
     with ThreadPoolExecutor(jobs) as pool:
-        running = {name: pool.submit(job) for name, job in work.items()}
-        wait(running.values(), return_when=FIRST_EXCEPTION)
-        pool.shutdown(wait=True, cancel_futures=True)
-    for future in running.values():
-        if not future.cancelled():
-            future.result()
-    return {name: future.result() for name, future in running.items()}
+        return dict(zip(work, pool.map(lambda job: job(), work.values()), strict=True))

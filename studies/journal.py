@@ -1,25 +1,15 @@
 """The journal of a study: a JSON file of finished results, from which an interrupted study continues."""
 
 import json
-import platform
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-import steinkern
+from steinkern.core.identity import environment
 
 from .tables import read_json, write_json
-
-
-def environment() -> dict[str, str]:
-    """The date and the versions in use, for the settings of a result."""
-    packages = {name: version(name) for name in ("jax", "jaxlib", "numpy", "optax", "equinox")}
-    date = datetime.now(UTC).date().isoformat()
-    return {"date": date, "python": platform.python_version(), "steinkern": steinkern.__version__, **packages}
 
 
 class Journal:
@@ -53,9 +43,7 @@ class Journal:
 
     def environments(self) -> list[dict[str, str]]:
         """The different versions and dates of the results."""
-        return list(
-            {json.dumps(piece["environment"]): piece["environment"] for piece in self._pieces.values()}.values()
-        )
+        return list({str(piece["environment"]): piece["environment"] for piece in self._pieces.values()}.values())
 
     def _read(self) -> dict[str, Any]:
         return read_json(self.path) if self.path.exists() else {}

@@ -77,8 +77,7 @@ def network_output(network: RegressionNetwork, example: PyTree) -> Array:
 
 def network_log_likelihood(network: RegressionNetwork, example: PyTree) -> Scalar:
     """Log p(y | x, network) of one example (x, y)."""
-    x, y = example
-    return GaussianNoise().log_prob(network(x), y)
+    return GaussianNoise().log_prob(network_output(network, example), example[1])
 
 
 def network_posterior(num_data: Any, prior: NetworkPrior | None = None) -> Posterior:

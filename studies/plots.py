@@ -68,12 +68,8 @@ def save_backdrop(log_density: Callable[[Array], Array], window: Box, file: io.B
     figure.savefig(file, dpi=100, format="png", facecolor="white", metadata={"Software": None})
 
 
-Curve = tuple[Any, Any]
-"""The iterations, and values (trials, iterations)."""
-
-
 def curves(
-    panels: Mapping[str, Mapping[str, Curve]],
+    panels: Mapping[str, Mapping[str, tuple[Any, Any]]],
     *,
     ylabel: str = "",
     levels: Mapping[str, float] | None = None,
@@ -85,7 +81,7 @@ def curves(
     """Means over trials against the iteration with a band of one standard error, side by side, with one legend.
 
     Args:
-        panels: for each panel's title, its curves by the methods' titles.
+        panels: for each panel's title, its curves by the methods' titles: iterations, and values (trials, iterations).
         ylabel: the label beside the first panel.
         levels: for some panels' titles, a reference value.
         level_label: the name of the reference value in the legend.

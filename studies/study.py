@@ -70,13 +70,9 @@ class Study(abc.ABC):
     quick_help: str = "Small data, few trials: a look in a minute or two, offline."
     selectable: bool = True
     """Whether the command has `--methods`."""
-    parallel: bool = False
-    """Whether the command has `--jobs`."""
     double_precision: bool = False
     page: str = ""
     """The name of the HTML page that the study writes; empty where it writes none."""
-    single_case: str | None = None
-    """The case of a study that has only one; its settings files then have no level for cases."""
     settings_from: ClassVar[Mapping[str, str]] = {}
     """For cases that are not searched, the case whose settings they use."""
     bold: bool = True
@@ -87,7 +83,7 @@ class Study(abc.ABC):
 
     @abc.abstractmethod
     def tasks(self, *args: Any, **options: Any) -> Mapping[str, Any]:
-        """The tasks (data, trials, sizes) by case; `None` for a case whose data are absent.
+        """The tasks (data, trials, sizes) by case.
 
         Args:
             args: `quick`, whether to use small data.
@@ -202,10 +198,10 @@ class Study(abc.ABC):
 
     def record(self, outcome: "Outcome") -> dict[str, Any]:
         """The settings in results.json, besides the winners and versions."""
-        return {"protocol": {case: self.protocol(task) for case, task in outcome.tasks_with_data.items()}}
+        return {"protocol": {case: self.protocol(task) for case, task in outcome.tasks.items()}}
 
-    def write(self, outcome: "Outcome", directory: Path, figures: bool) -> None:
-        """Write further files, and figures unless there is no matplotlib; results.json is already there."""
+    def write(self, outcome: "Outcome", directory: Path) -> None:
+        """Write further files and figures; results.json is already there."""
         return None
 
 
@@ -216,18 +212,13 @@ class Outcome:
     study: Study
     methods: tuple[str, ...]
     tasks: Mapping[str, Any]
-    """By case; `None` where data are absent."""
+    """By case."""
     settings: Winners
     results: Mapping[tuple[str, str], Any]
     """The results of the runs by case and method."""
     scores: Mapping[str, Mapping[str, Scores]]
     """By case, method and metric; derived scores beside those of the methods."""
     quick: bool
-
-    @property
-    def tasks_with_data(self) -> dict[str, Any]:
-        """The tasks whose data are present."""
-        return {case: task for case, task in self.tasks.items() if task is not None}
 
     def values(self, case: str, method: str, metric: str) -> np.ndarray:
         """One value for each trial. A metric that has no value "@" an iteration has the same value at all of them."""
@@ -280,15 +271,11 @@ class Outcome:
         for name, metric in self.study.metrics.items():
             rows = {
                 column.heading: [
-                    self.row(column.case, line.method, name + line.suffix + column.suffix)
-                    if column.case in self.scores
-                    else None
-                    for line in lines
+                    self.row(column.case, line.method, name + line.suffix + column.suffix) for line in lines
                 ]
                 for column in columns
             }
-            known = [row for column in rows.values() for row in column if row is not None]
-            if known and all(np.isnan(row.mean) for row in known):
+            if all(np.isnan(row.mean) for column in rows.values() for row in column):
                 continue  # it was not measured
             tables[name] = score_table(
                 metric,

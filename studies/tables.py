@@ -78,7 +78,7 @@ def markdown(corner: str, heads: Sequence[str], lines: Mapping[str, Sequence[str
 def score_table(
     metric: Metric,
     labels: Sequence[str],
-    columns: Mapping[str, Sequence[Row | None]],
+    columns: Mapping[str, Sequence[Row]],
     *,
     bold: bool = True,
     transposed: bool = False,
@@ -88,14 +88,13 @@ def score_table(
     Args:
         metric: what the rows are of.
         labels: of the lines.
-        columns: a row for every line, by the column's heading; `None` where it was not run.
+        columns: a row for every line, by the column's heading.
         bold: the best of every column; those that are level as printed are all bold.
         transposed: columns down and lines across.
     """
     cells: dict[str, list[str]] = {}
     for heading, rows in columns.items():
-        known = [row for row in rows if row is not None]
-        best = metric.format_mean(metric.best(known)) if bold and known else None
+        best = metric.format_mean(metric.best(rows)) if bold else None
         cells[heading] = [_cell(metric, row, best) for row in rows]
     if transposed:
         return markdown(metric.title, labels, cells)
@@ -103,9 +102,7 @@ def score_table(
     return markdown(metric.title, list(cells), lines)
 
 
-def _cell(metric: Metric, row: Row | None, best: str | None) -> str:
-    if row is None:
-        return "not run: data absent"
+def _cell(metric: Metric, row: Row, best: str | None) -> str:
     text = metric.format_with_error(row)
     text = f"**{text}**" if metric.format_mean(row) == best else text
     return text if row.paper is None else f"{text} ({row.paper:.{metric.digits}f})"
@@ -160,20 +157,15 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_results(path: Path, experiment: str, settings: Mapping[str, Any], rows: Iterable[Row]) -> None:
     """Write `results.json`, {"experiment", "settings", "rows"}; NaN becomes null."""
-    lines = [{key: _plain(value) for key, value in asdict(row).items()} for row in rows]
+    lines = [asdict(row) for row in rows]
+    for line in lines:
+        line |= {name: None for name in ("mean", "stderr") if not np.isfinite(line[name])}
     write_json(path, {"experiment": experiment, "settings": dict(settings), "rows": lines})
 
 
 def read_results(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
     """Read the experiment's name, settings and rows from `results.json`."""
     content = read_json(path)
-    rows = [Row(**{key: _number(key, value) for key, value in line.items()}) for line in content["rows"]]
-    return content["experiment"], content["settings"], rows
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _number(key: str, value: Any) -> Any:
-    return float("nan") if value is None and key in ("mean", "stderr") else value
+    for line in content["rows"]:
+        line |= {name: float("nan") for name in ("mean", "stderr") if line[name] is None}
+    return content["experiment"], content["settings"], [Row(**line) for line in content["rows"]]

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import cpu, densities, whole
 from benchmarks.__main__ import NAMES, Record, load, selected
-from benchmarks.bench import Answer, Benchmark, Row, best_of, combined, in_processes, read, table
+from benchmarks.bench import Answer, Benchmark, Row, in_processes, read
 
 
 def test_all_ways_to_solve_with_a_covariance_are_one_density():
@@ -45,17 +45,6 @@ def test_every_benchmark_has_pairs_and_each_once(name):
 
 def test_pairs_are_selected_by_patterns_of_case_and_method():
     assert selected(load("whole"), ["k*", "lu"], ["s*"]) == [("lu", "sample"), ("kalman", "sample")]
-
-
-def test_the_best_of_several_processes_counts():
-    rows = combined([[Row("a", "fit", "seconds", 3.0)], [Row("a", "fit", "seconds", 1.0)]])
-    assert rows == [Row("a", "fit", "seconds", 1.0, 1.0, 2)]
-
-
-def test_calls_take_turns():
-    order = []
-    best_of(lambda: order.append("short"), lambda: order.append("long"), most=2)
-    assert order == ["short", "long", "short", "long"]
 
 
 def test_the_steps_of_a_fit_are_the_difference_of_two_calls():
@@ -99,12 +88,6 @@ def test_a_file_keeps_the_rows_of_other_pairs_and_notes_of_its_own(tmp_path):
     assert rows[1].mean == 2.0
     assert settings["notes"] == {"a, x": ["a warning"], "b, x": ["a warning"]}
     assert settings["measured"] == {"x": {"jax": "1"}}
-
-
-def test_a_table_has_a_line_for_each_pair_and_the_columns_that_are_asked_for():
-    rows = [Row("a", "x", "good", 1.0), Row("a", "x", "error", 0.25), Row("all", "x", "good", 2.0)]
-    assert table(rows, ()).splitlines()[2:] == ["| a | x | 1 | 0.25 |", "| all | x | 2 |  |"]
-    assert table(rows, ("error",)).splitlines()[2:] == ["| a | x | 0.25 |"]
 
 
 def test_jobs_that_fail_are_told_and_the_others_finish():

@@ -6,9 +6,11 @@ ordinary run takes 25 cases of each kind, `make test-thorough` hundreds, and `ma
 
 import os
 import warnings
+from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -24,11 +26,26 @@ from tests.helpers.commands import check_words, run
 FEW = 25  # cases of a kind in the ordinary run
 
 
-def fuzzed(examples: int):
-    return settings(
+def numbers_of_cases(thorough: int, soak: int | None = None, slow: str | None = None):
+    """Parametrise a test over how many cases it takes, in the ordinary run and in longer ones."""
+    ordinary = pytest.param(FEW, marks=[pytest.mark.slow(reason=slow)] if slow else [])
+    longer = [pytest.param(thorough, marks=pytest.mark.thorough)]
+    longer += [pytest.param(soak, marks=pytest.mark.soak)] if soak else []
+    return pytest.mark.parametrize("examples", [ordinary, *longer])
+
+
+def fuzz(check: Callable[..., Any], strategy: st.SearchStrategy[Any], examples: int) -> None:
+    """Run `check` on so many cases, the same in every run."""
+
+    @settings(
         max_examples=examples, derandomize=True, deadline=None, database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )  # fmt: skip
+    @given(strategy)
+    def run_case(case: Any) -> None:
+        check(case)
+
+    run_case()
 
 
 # Fits.
@@ -147,6 +164,12 @@ def particles_of(case: Case) -> np.ndarray:
         return points.astype(dtype)
 
 
+def refused(error: ValueError) -> str:
+    assert type(error) is ValueError, error
+    assert "`" in str(error), error  # it names an argument
+    return "refused"
+
+
 def check(case: Case) -> str:
     """Run a case; the outcome in a word. Any other exception than those known is the test's."""
     name, target, (n, d), dtype = case.program
@@ -165,13 +188,7 @@ def check(case: Case) -> str:
                 num_steps=case.num_steps, throw=False, **arguments, **case.options,
             )  # fmt: skip
     except ValueError as error:
-        refusal = error
-    else:
-        refusal = None
-    if refusal is not None:
-        assert type(refusal) is ValueError, refusal
-        assert "`" in str(refusal), refusal  # it names an argument
-        return "refused"
+        return refused(error)
     assert result.points.shape == (n, d)
     assert result.points.dtype == dtype
     assert np.all(np.isfinite(result.points)), case
@@ -183,20 +200,10 @@ def check(case: Case) -> str:
     return result.status.value
 
 
-@pytest.mark.slow(reason="25 fits of whatever can be asked for")
 @pytest.mark.usefixtures("as_installed")
-@fuzzed(FEW)
-@given(cases(FEW_PROGRAMS))
-def test_a_fit_ends_finite_or_says_why(case: Case):
-    check(case)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("as_installed")
-@fuzzed(200)
-@given(cases(FEW_PROGRAMS))
-def test_fits_by_the_hundred_end_finite_or_say_why(case: Case):
-    check(case)
+@numbers_of_cases(thorough=200, soak=2000, slow="25 fits of whatever can be asked for")
+def test_a_fit_ends_finite_or_says_why(examples):
+    fuzz(check, cases(FEW_PROGRAMS if examples < 2000 else PROGRAMS), examples)
 
 
 @pytest.mark.usefixtures("as_installed")
@@ -217,14 +224,6 @@ def test_fuzzing_would_see_the_outcomes_there_are(change, outcome):
     program = ("svgd, fixed", "gaussian", (5, 2), "float32")
     case = Case(program, 0, 1.0, 1.0, 0.0, 1.0, "random", 12, {})
     assert check(case._replace(**change)) == outcome
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("as_installed")
-@fuzzed(2000)
-@given(cases(PROGRAMS))
-def test_a_fit_of_any_kind_ends_finite_or_says_why(case: Case):
-    check(case)
 
 
 # Files.
@@ -253,43 +252,22 @@ def harm(draw, content: bytes) -> bytes:
 CONTENT = {"n": 3, "checkpoint_every": 1}, {"a": np.arange(10.0), "b": np.arange(3)}
 
 
-@pytest.fixture(scope="module")
-def checkpoint_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("checkpoint") / "step-1.npz"
-    write(path, CONTENT[0], CONTENT[1])
-    return path, path.read_bytes()
+@numbers_of_cases(thorough=400, soak=5000)
+def test_a_harmed_checkpoint_is_never_taken_for_a_whole_one(examples, tmp_path):
+    path = tmp_path / "step-1.npz"
+    write(path, *CONTENT)
+    whole = path.read_bytes()
 
+    def check_checkpoint(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            meta, arrays = read(path)
+        except DamagedFileError:
+            return
+        assert meta == CONTENT[0]  # some bytes mean nothing, such as padding
+        jax.tree.map(np.testing.assert_array_equal, arrays, CONTENT[1])
 
-def check_checkpoint(file, data):
-    path, content = file
-    path.write_bytes(data.draw(harm(content)))
-    try:
-        meta, arrays = read(path)
-    except DamagedFileError:
-        return
-    assert meta == CONTENT[0]  # some bytes mean nothing, such as padding
-    assert set(arrays) == set(CONTENT[1])
-    assert all(np.array_equal(arrays[name], array) for name, array in CONTENT[1].items())
-
-
-@fuzzed(FEW)
-@given(data=st.data())
-def test_a_harmed_checkpoint_is_never_taken_for_a_whole_one(checkpoint_file, data):
-    check_checkpoint(checkpoint_file, data)
-
-
-@pytest.mark.thorough
-@fuzzed(400)
-@given(data=st.data())
-def test_harmed_files_by_the_hundred_are_read_or_refused(checkpoint_file, data):
-    check_checkpoint(checkpoint_file, data)
-
-
-@pytest.mark.soak
-@fuzzed(5000)
-@given(data=st.data())
-def test_many_harmed_files_are_read_or_refused(checkpoint_file, data):
-    check_checkpoint(checkpoint_file, data)
+    fuzz(check_checkpoint, harm(whole), examples)
 
 
 # The command line.
@@ -311,46 +289,29 @@ LINES = st.one_of(
 )
 
 
-def check_command(words):
-    """Nothing but known errors, each in a line. Whether a program runs at all is not looked at here."""
-    with pytest.MonkeyPatch.context() as patch:
-        check_words(*run(patch, words))
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A directory with a file to sample from, a pipe, and nothing else."""
-    directory = tmp_path_factory.mktemp("place")
-    (directory / "density.py").write_text(
-        "NUMBER = 3\ndef f(x):\n    return -(x**2).sum()\ndef g(a, b, c):\n    pass\n"
-    )
-    if hasattr(os, "mkfifo"):
-        os.mkfifo(directory / "pipe")
-    return directory
-
-
 @pytest.fixture
-def nothing_runs(monkeypatch, place):
-    """The runs, replaced: only the command line is looked at."""
+def nothing_runs(monkeypatch, tmp_path):
+    """A directory with a file to sample from and a pipe; nothing runs, only the command line is looked at."""
 
     def refuse(*arguments, **options):
         raise ValueError("`--steps` runs nothing here.")
 
     monkeypatch.setattr("steinkern.cli.sampling.run", refuse)
     monkeypatch.setattr("steinkern.cli.target.Loaded.try_out", lambda self, particles: None)
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(tmp_path)
+    density = "NUMBER = 3\ndef f(x):\n    return -(x**2).sum()\ndef g(a, b, c):\n    pass\n"
+    (tmp_path / "density.py").write_text(density)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
 
 
 @pytest.mark.usefixtures("nothing_runs", "as_installed")
-@fuzzed(FEW)
-@given(LINES)
-def test_any_arguments_of_the_command_line_are_taken_or_refused(words):
-    check_command(words)
+@numbers_of_cases(thorough=1000)
+def test_any_arguments_of_the_command_line_are_taken_or_refused(examples):
+    """Nothing but known errors, each in a line. Whether a program runs at all is not looked at here."""
 
+    def check_command(words):
+        with pytest.MonkeyPatch.context() as patch:
+            check_words(*run(patch, words))
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("nothing_runs", "as_installed")
-@fuzzed(1000)
-@given(LINES)
-def test_a_thousand_command_lines_are_taken_or_refused(words):
-    check_command(words)
+    fuzz(check_command, LINES, examples)

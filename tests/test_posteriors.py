@@ -10,7 +10,6 @@ import pytest
 from benchmarks.posteriors import minibatch, references, shapes
 from benchmarks.posteriors.bends import TARGETS as BENDS
 from benchmarks.posteriors.methods import Outcome
-from benchmarks.posteriors.mode import find_mode
 from benchmarks.posteriors.run import Judgement, rows_of, summary
 from benchmarks.posteriors.target import read_references
 from benchmarks.posteriors.targets import KINDS, TARGETS
@@ -113,14 +112,6 @@ def test_the_reference_of_the_funnel_agrees_with_draws():
     shifted = log_variance + 9
     second_moment = np.mean(np.exp(shifted + ((shifted - 9) ** 2 - shifted**2) / 18))
     np.testing.assert_allclose(REFERENCES["funnel"]["sd"][1:], np.sqrt(second_moment), rtol=1e-5)
-
-
-@pytest.mark.thorough
-def test_the_mode_of_a_gaussian_gives_its_moments():
-    mean, covariance = shapes.ANISOTROPIC
-    mode = find_mode(TARGETS["gaussian-anisotropic"].log_density, np.zeros(20))
-    np.testing.assert_allclose(mode.point, mean, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(np.linalg.inv(mode.precision), covariance, rtol=1e-6, atol=1e-9)
 
 
 def test_judgement_is_in_reference_standard_deviations_and_nan_is_not_good():

@@ -40,7 +40,6 @@ class Regression:
 class Classification:
     """A table to predict a class from; the labels are those of the source."""
 
-    name: str
     features: Num[np.ndarray, "rows columns"]
     labels: Integer[np.ndarray, " rows"]
 
@@ -88,7 +87,6 @@ class Source:
     splits: int = 20
 
 
-_FIRST_OF_POWER = (8.34, 40.77, 1010.84, 90.01, 480.48)
 SOURCES: Mapping[str, Source] = {
     "boston": Source(
         "https://archive.ics.uci.edu/ml/machine-learning-databases/housing/housing.data",
@@ -133,7 +131,7 @@ SOURCES: Mapping[str, Source] = {
         "bb2d19486c827fb13e9f976607db81a5319e80261bef88933aa72b8c1dbdc87d",
         range(5),
         4,
-        partial(read_workbook, columns=5, first=_FIRST_OF_POWER),
+        partial(read_workbook, columns=5, first=(8.34, 40.77, 1010.84, 90.01, 480.48)),
         "Folds5x2_pp.xlsx",
     ),
     # The target comes first in the originals of protein and year.
@@ -211,7 +209,7 @@ def load_covtype(directory: Path | None = None) -> Classification:
         features = np.asfortranarray(original.data.astype(np.int16))  # columns together: the file is half as large
         save_arrays(path, {"X": features, "label": original.target.astype(np.uint8)})
     arrays = read_arrays(path)
-    return Classification("covtype", arrays["X"], arrays["label"])
+    return Classification(arrays["X"], arrays["label"])
 
 
 def diabetes() -> Regression:
@@ -223,7 +221,7 @@ def diabetes() -> Regression:
 def breast_cancer() -> Classification:
     """Breast cancer Wisconsin (diagnostic): 569 rows, 30 raw features, labels 0 and 1; no download."""
     shipped = sklearn.datasets.load_breast_cancer()
-    return Classification("breast_cancer", shipped.data, shipped.target)
+    return Classification(shipped.data, shipped.target)
 
 
 def standard_splits(

@@ -17,12 +17,11 @@ from .scores import ENTROPY_BINS
 _SHOWN = ("point", "ensemble", "vanilla", "average", "mixture", "last_layer")
 _COMPARED = ("point", "ensemble", "average", "mixture")
 """Those of a reliability diagram: its points lie close together."""
-_INSIDE, _OUTSIDE = "#0072B2", "#D55E00"
 
 
 def write_figures(directory: Path, outcome: Outcome) -> None:
     """`reliability_CASE.png` and `entropies_CASE.png` of every case that was run; all seeds together."""
-    for case in outcome.tasks_with_data:
+    for case in outcome.tasks:
         results = {method: outcome.results[case, method] for method in _SHOWN if method in outcome.methods}
         if results:
             compared = [method for method in results if method in _COMPARED] or list(results)
@@ -44,7 +43,7 @@ def _entropies(results: dict[str, Any], classes: int) -> Figure:
             grid.flat[index - columns].tick_params(labelbottom=True)
         for axes, (method, result) in zip(grid.flat, results.items(), strict=False):
             inside, outside = np.sum(np.array(result["entropies"], float), axis=0)
-            for counts, color, label in ((inside, _INSIDE, "test images"), (outside, _OUTSIDE, "other images")):
+            for counts, color, label in ((inside, "#0072B2", "test images"), (outside, "#D55E00", "other images")):
                 density = counts / counts.sum() / (edges[1] - edges[0])
                 axes.stairs(density, edges, color=color, fill=True, alpha=0.15)
                 axes.stairs(density, edges, color=color, linewidth=1.2, label=label)

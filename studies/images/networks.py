@@ -10,27 +10,19 @@ from jaxtyping import Array, Float
 
 from steinkern.core.types import Key, check_choice
 
-NETWORKS = ("mlp", "lenet")
+NETWORKS = {"mlp": "MLP", "lenet": "LeNet"}
+"""Their names in tables."""
 CHANNELS = (6, 16)
 """Of the convolutions."""
 HIDDEN = {"mlp": (400, 400), "lenet": (120, 84)}
 """The widths of the fully connected layers before the last one."""
-TITLES = {"mlp": "MLP", "lenet": "LeNet"}
-"""The names in tables."""
 
 
-class MLP(eqx.Module):
-    """ReLU layers over all pixels of an image."""
+class Network(eqx.Module):
+    """Convolutions, each with ReLU and the largest of every 2×2 pixels, then ReLU layers (LeCun et al., 1998).
 
-    hidden: tuple[eqx.nn.Linear, ...]
-    head: eqx.nn.Linear
-
-    def __call__(self, image: Float[Array, "height width"]) -> Float[Array, " classes"]:
-        return self.head(_through(self.hidden, image.reshape(-1)))
-
-
-class LeNet(eqx.Module):
-    """Two convolutions, each with ReLU and the largest of every 2×2 pixels, then ReLU layers (LeCun et al., 1998)."""
+    The fully connected network has no convolutions: its layers see all pixels.
+    """
 
     convolutions: tuple[eqx.nn.Conv2d, ...]
     hidden: tuple[eqx.nn.Linear, ...]
@@ -40,12 +32,13 @@ class LeNet(eqx.Module):
         x = image[None]
         for convolution in self.convolutions:
             x = max_pool(jax.nn.relu(convolution(x)))
-        return self.head(_through(self.hidden, x.reshape(-1)))
+        x = x.reshape(-1)
+        for layer in self.hidden:
+            x = jax.nn.relu(layer(x))
+        return self.head(x)
 
 
-def draw(
-    key: Key, network: str, shape: tuple[int, int], classes: int, hidden: Sequence[int] | None = None
-) -> MLP | LeNet:
+def draw(key: Key, network: str, shape: tuple[int, int], classes: int, hidden: Sequence[int] | None = None) -> Network:
     """A network with Equinox's random weights, uniform within ±1/√inputs.
 
     Args:
@@ -55,7 +48,7 @@ def draw(
         classes: outputs.
         hidden: the widths of the fully connected layers before the last one; those of `HIDDEN` by default.
     """
-    check_choice("network", network, NETWORKS)
+    check_choice("network", network, tuple(NETWORKS))
     widths = tuple(HIDDEN[network] if hidden is None else hidden)
     kernel = 5 if min(shape) >= 16 else 3
     *keys, head_key = jr.split(key, len(widths) + len(CHANNELS) + 1)
@@ -76,7 +69,7 @@ def draw(
         for inputs, outputs, layer_key in zip(sizes[:-1], sizes[1:], keys[len(CHANNELS) :], strict=True)
     )
     head = eqx.nn.Linear(sizes[-1], classes, dtype=jnp.float32, key=head_key)
-    return LeNet(tuple(convolutions), layers, head) if network == "lenet" else MLP(layers, head)
+    return Network(tuple(convolutions), layers, head)
 
 
 def max_pool(x: Float[Array, "channels height width"]) -> Float[Array, "channels rows columns"]:
@@ -84,9 +77,3 @@ def max_pool(x: Float[Array, "channels height width"]) -> Float[Array, "channels
     channels, height, width = x.shape[0], x.shape[1] // 2, x.shape[2] // 2
     even = x[:, : 2 * height, : 2 * width]
     return jnp.max(even.reshape(channels, height, 2, width, 2), axis=(2, 4))
-
-
-def _through(layers: tuple[eqx.nn.Linear, ...], x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
-    for layer in layers:
-        x = jax.nn.relu(layer(x))
-    return x

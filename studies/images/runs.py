@@ -7,7 +7,7 @@ turn. A lock lets one group at a time have the device, so that its seconds are i
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, NamedTuple, cast
@@ -59,16 +59,14 @@ class Task:
     hidden: tuple[int, ...] | None = None
     """The widths of the fully connected layers, where they are not the network's usual ones."""
     batch_size: int = BATCH_SIZE
-    epochs: int | Mapping[str, int] = EPOCHS
-    """Of every method, or by method."""
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """Passes over the training rows, by method."""
     seconds: Mapping[str, float] | None = None
     """By method, of `SEEDS` runs of `EPOCHS` epochs alone on the device, where they were measured apart from the runs;
     NaN where they are not known."""
 
     def epochs_of(self, method: str) -> int:
         """Passes over the training rows."""
-        if isinstance(self.epochs, int):
-            return self.epochs
         if method not in self.epochs:
             raise ValueError(f"`--times` must hold the seconds of {method}, to run it for an equal time, got none.")
         return self.epochs[method]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Integer
+from sklearn.metrics import roc_auc_score
 
 from ..tables import rounded
 
@@ -38,9 +39,7 @@ def negative_log_likelihood(prediction: Prediction, labels: Integer[np.ndarray, 
 
 def auroc(inside: Float[np.ndarray, " rows"], outside: Float[np.ndarray, " others"]) -> float:
     """The probability that a value from outside is the larger one, equal ones counted half."""
-    ordered = np.sort(inside)
-    below = np.searchsorted(ordered, outside, "left") + np.searchsorted(ordered, outside, "right")
-    return float(np.mean(below) / (2 * len(ordered)))
+    return roc_auc_score(np.repeat([0, 1], [len(inside), len(outside)]), np.concatenate([inside, outside]))
 
 
 def score(inside: Prediction, labels: Integer[np.ndarray, " rows"], outside: Prediction) -> dict[str, Any]:
@@ -52,8 +51,9 @@ def score(inside: Prediction, labels: Integer[np.ndarray, " rows"], outside: Pre
         outside: of images of another kind.
     """
     p = inside.probabilities.astype(np.float64)
-    right = p.argmax(axis=1) == labels
-    bins, sums = bin_confidence(p.max(axis=1), right)
+    confidence, right = p.max(axis=1), p.argmax(axis=1) == labels
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    sums = [np.bincount(bins, weights, CALIBRATION_BINS) for weights in (confidence, right)]
     gaps = np.abs(sums[0] - sums[1])
     truth = np.eye(p.shape[1])[labels]
     most = np.log(p.shape[1])
@@ -64,18 +64,9 @@ def score(inside: Prediction, labels: Integer[np.ndarray, " rows"], outside: Pre
         "brier": rounded(np.mean(np.sum((p - truth) ** 2, axis=1))),
         "auroc_entropy": rounded(auroc(inside.entropy, outside.entropy)),
         "auroc_information": rounded(auroc(inside.mutual_information, outside.mutual_information)),
-        "calibration": [bins.tolist(), *rounded(sums)],
+        "calibration": [np.bincount(bins, minlength=CALIBRATION_BINS).tolist(), *rounded(sums)],
         "entropies": [
             np.histogram(np.clip(part.entropy, 0, most), ENTROPY_BINS, (0, most))[0].tolist()
             for part in (inside, outside)
         ],
     }
-
-
-def bin_confidence(
-    confidence: Float[np.ndarray, " rows"], right: Any
-) -> tuple[Integer[np.ndarray, " bins"], Float[np.ndarray, "2 bins"]]:
-    """In bins of confidence: the number of rows, and the sums of their confidence and of their right predictions."""
-    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
-    sums = [np.bincount(bins, weights, CALIBRATION_BINS) for weights in (confidence, np.asarray(right, float))]
-    return np.bincount(bins, minlength=CALIBRATION_BINS), np.stack(sums)

@@ -29,7 +29,6 @@ from ..study import Cell, Column, Data, Outcome, Scores, Study, Winners
 from ..tables import Metric, read_json, rounded, write_json
 from .figures import write_figures
 from .networks import NETWORKS
-from .networks import TITLES as NETWORK_TITLES
 from .runs import EPOCHS, SEEDS, Task, run_group, runs_at_once
 from .scores import negative_log_likelihood, score
 
@@ -43,14 +42,6 @@ STEP_SIZES = {"sgld": 0.3, "psgld": 3e-4}
 PRIOR_SCALES = (0.1, 0.3, 1.0)
 """The prior standard deviations of weights that are searched."""
 TUNING_SEED = 1000
-VALIDATION_ROWS = 10_000
-_QUICK_STEPS = {"sgld": 0.1, "psgld": 3e-3}
-_QUICK_STEP, _QUICK_SCALE, _QUICK_EPOCHS, _QUICK_SEEDS, _QUICK_HIDDEN, _QUICK_BATCH = 3e-3, 0.3, 20, 2, (32,), 64
-_CHOSEN = "Step size and prior scale were chosen on 10,000 of the training rows, among five settings for every method."
-_MIDDLE = "Step size and prior scale are the middle of the five settings of every method."
-_EPOCHS = (
-    'In the columns "equal time" all methods have the time of the mixture, at most {most} epochs; {epochs} elsewhere.'
-)
 
 
 class ImageStudy(Study):
@@ -69,7 +60,6 @@ class ImageStudy(Study):
     }
     help = "Images of Fashion-MNIST by a fully connected and a convolutional network, with KFAC."
     quick_help = "Small images that scikit-learn ships, two seeds: a look in two minutes, offline."
-    parallel = True
     settings_from: ClassVar[Mapping[str, str]] = dict(zip(TIMED, NETWORKS, strict=True))
 
     def tasks(
@@ -77,7 +67,7 @@ class ImageStudy(Study):
         quick: bool = False,
         *,
         data: Data = None,
-        cases: Annotated[tuple[str, ...], f"Comma-separated, of {', '.join(CASES)}."] = NETWORKS,
+        cases: Annotated[tuple[str, ...], f"Comma-separated, of {', '.join(CASES)}."] = tuple(NETWORKS),
         seeds: Annotated[int, "How many seeds to report."] = SEEDS,
         times: Annotated[
             Path | None,
@@ -90,15 +80,15 @@ class ImageStudy(Study):
         if seeds > TUNING_SEED:
             raise ValueError(f"`--seeds` must be at most {TUNING_SEED}, on which settings are chosen, got {seeds}.")
         if quick:
-            return {QUICK: quick_task(min(seeds, _QUICK_SEEDS))}
-        epochs = {case: EPOCHS if case in NETWORKS else self.epochs_of_equal_time(case, times) for case in cases}
+            return {QUICK: quick_task(min(seeds, 2))}
+        same = dict.fromkeys(self.methods, EPOCHS)
+        epochs = {case: same if case in NETWORKS else self.epochs_of_equal_time(case, times) for case in cases}
         unknown = dict.fromkeys(self.methods, float("nan")) if shared else None
         seconds = {case: unknown if times is None else self.times_of(case, times) for case in cases}
         train, test = load_fashion_mnist(data)
         outside = load_mnist_test(data)
-        num_train = len(train.labels) - VALIDATION_ROWS
-        validation = Images(train.images[num_train:], train.labels[num_train:])
-        train = Images(train.images[:num_train], train.labels[:num_train])
+        validation = Images(train.images[-10_000:], train.labels[-10_000:])
+        train = Images(train.images[:-10_000], train.labels[:-10_000])
         numbers = tuple(range(seeds))
         return {
             case: Task(
@@ -117,17 +107,13 @@ class ImageStudy(Study):
 
     def times_of(self, case: str, times: Path | None = None) -> dict[str, float]:
         """By method the seconds of all runs of `EPOCHS` epochs with the network of a case; NaN where not timed."""
-        try:
-            by_method = read_json(times or self.path("times.json"))[network_of(case)]
-            timed = [method for method in self.methods if method == "mixture" or method in by_method]
-            seconds = {method: float(by_method[method]) for method in timed}
-            if not all(0 < value < np.inf for value in seconds.values()):
-                raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        path, network = times or self.path("times.json"), network_of(case)
+        seconds = read_json(path).get(network, {}) if path.is_file() else {}
+        if "mixture" not in seconds:
             raise ValueError(
-                f"`--times` must hold the seconds of the mixture and of every method to run on {network_of(case)}, for "
-                f"{case}. Run them with `--cases {network_of(case)}` first and give the times.json of that run."
-            ) from error
+                f"`--times` must hold the seconds of the mixture and of every method to run on {network}, for {case}. "
+                f"Run them with `--cases {network}` first and give the times.json of that run."
+            )
         return {method: seconds.get(method, float("nan")) for method in self.methods}
 
     def epochs_of_equal_time(self, case: str, times: Path | None = None) -> dict[str, int]:
@@ -167,7 +153,7 @@ class ImageStudy(Study):
 
     def setting(self, chosen: Winners, case: str, method: str, task: Task) -> Setting:
         if case == QUICK:
-            return {"step_size": _QUICK_STEPS.get(method, _QUICK_STEP), "prior_scale": _QUICK_SCALE}
+            return {"step_size": 0.1 if method == "sgld" else 3e-3, "prior_scale": 0.3}
         return super().setting(chosen, case, method, task)
 
     def cells(self, method: str, case: str, task: Task) -> list[Cell]:
@@ -203,7 +189,8 @@ class ImageStudy(Study):
         return scores
 
     def columns(self, outcome: Outcome) -> list[Column]:
-        return [Column(heading_of(case), case) for case in outcome.tasks]
+        suffixes = {case: ", equal time" if case in TIMED else "" for case in outcome.tasks}
+        return [Column(NETWORKS.get(network_of(case), case) + suffix, case) for case, suffix in suffixes.items()]
 
     def record(self, outcome: Outcome) -> dict[str, Any]:
         epochs = {
@@ -218,7 +205,12 @@ class ImageStudy(Study):
         data = "Fashion-MNIST by a network 784-400-400-10 (MLP) and by a convolutional one of LeNet's size."
         pairs = [pair for settings in outcome.settings.values() for pair in settings.items()]
         middle = all(setting == settings_of(method)[0] for method, setting in pairs)
-        choices = f"{_MIDDLE if middle else _CHOSEN} {_EPOCHS.format(most=MOST_EPOCHS, epochs=EPOCHS)}"
+        how = "were chosen on 10,000 of the training rows, among five settings for every method"
+        choices = (
+            f"Step size and prior scale {'are the middle of the five settings of every method' if middle else how}. In "
+            f'the columns "equal time" all methods have the time of the mixture, at most {MOST_EPOCHS} epochs; '
+            f"{EPOCHS} elsewhere."
+        )
         if outcome.quick:
             data = "A quick look at scikit-learn's digits 0 to 7; the images of another kind are its digits 8 and 9."
             choices = "Settings are fixed."
@@ -237,7 +229,7 @@ class ImageStudy(Study):
             outcome.describe_comparison("mixture", line, name, seeds, errors=2.0) for line in others for name in names
         ]
 
-    def write(self, outcome: Outcome, directory: Path, figures: bool) -> None:
+    def write(self, outcome: Outcome, directory: Path) -> None:
         """The seconds of all seeds of every method, for runs of equal time, and the figures."""
         times = {
             case: {
@@ -248,8 +240,7 @@ class ImageStudy(Study):
         }
         if times and np.all(np.isfinite([value for seconds in times.values() for value in seconds.values()])):
             write_json(directory / "times.json", times)
-        if figures:
-            write_figures(directory, outcome)
+        write_figures(directory, outcome)
 
 
 def settings_of(method: str) -> list[Setting]:
@@ -269,20 +260,15 @@ def network_of(case: str) -> str:
     return case.removesuffix("_time")
 
 
-def heading_of(case: str) -> str:
-    """The heading of a case's column."""
-    if case == QUICK:
-        return "digits"
-    return NETWORK_TITLES[network_of(case)] + (", equal time" if case in TIMED else "")
-
-
 def quick_task(seeds: int) -> Task:
     """Digits 0 to 7 of scikit-learn, 1,000 to train on; the others are images of another kind."""
     shipped = digits()
     known = shipped.labels < 8
     order = np.random.default_rng(0).permutation(np.flatnonzero(known))
-    parts = [Images(shipped.images[rows], shipped.labels[rows]) for rows in np.split(order, [1000, 1200])]
+    train, validation, test = (
+        Images(shipped.images[rows], shipped.labels[rows]) for rows in np.split(order, [1000, 1200])
+    )
     return Task(
-        "mlp", parts[0], parts[1], parts[2], shipped.images[~known], 8, tuple(range(seeds)), _QUICK_HIDDEN,
-        _QUICK_BATCH, _QUICK_EPOCHS,
+        "mlp", train, validation, test, shipped.images[~known], 8, tuple(range(seeds)), hidden=(32,), batch_size=64,
+        epochs=dict.fromkeys(ImageStudy.methods, 20),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from steinkern.core.types import Key, Scalar
 
-from .model import UNITS, Example, dropout_mask
+from .model import UNITS, Example, dropout_masks
 
 PARTICLES = ("cells", "output")
 """The leaves that are particles."""
@@ -48,18 +48,14 @@ def draw(
 
 def logits(network: CellNetwork, example: Example, dropout: float = 0.0) -> Float[Array, " classes"]:
     """The logits of both classes of a sentence, for a network of one particle; dropout as in `model.features`."""
-    words = network.words[example.tokens]
-    if example.key is not None:
-        word_key, feature_key = jr.split(example.key)
-        words = words * dropout_mask(word_key, words.shape[1], dropout, words.dtype)[None, :]
+    forward, backward = network.cells
+    sizes = network.words.shape[1], forward.hidden_size + backward.hidden_size
+    word_mask, feature_mask = dropout_masks(example.key, sizes, dropout, network.words.dtype)
+    words = network.words[example.tokens] * word_mask[None, :]
     times = jnp.arange(words.shape[0], dtype=example.length.dtype)
     backwards = words[jnp.clip(example.length - 1 - times, 0)]
-    forward, backward = network.cells
     ends = [_last_state(cell, read, example.length) for cell, read in ((forward, words), (backward, backwards))]
-    last = jnp.concatenate(ends)
-    if example.key is not None:
-        last = last * dropout_mask(feature_key, last.shape[0], dropout, last.dtype)
-    return network.output(last)
+    return network.output(jnp.concatenate(ends) * feature_mask)
 
 
 def log_prior(network: CellNetwork) -> Scalar:

@@ -11,6 +11,8 @@ from steinkern.core.types import Key, Scalar
 
 UNITS = 50
 """Hidden units in each direction."""
+PARTICLES = "output"
+"""The leaf that is a particle; all others are shared."""
 
 
 class Network(NamedTuple):
@@ -74,19 +76,12 @@ def gru(
 
 
 def features(network: Network, example: Example, dropout: float = 0.0) -> Float[Array, " features"]:
-    """h_RNN(x): what the softmax sees. Dropout, where there is a key, of entries of the words and of the features.
-
-    A sentence's words share one mask (Gal and Ghahramani, 2016).
-    """
-    words = network.words[example.tokens]
-    if example.key is not None:
-        word_key, feature_key = jr.split(example.key)
-        words = words * dropout_mask(word_key, words.shape[1], dropout, words.dtype)[None, :]
+    """h_RNN(x): what the softmax sees. Dropout, where there is a key, of entries of the words and of the features."""
+    sizes = network.words.shape[1], 2 * network.recurrent.shape[1]
+    word_mask, feature_mask = dropout_masks(example.key, sizes, dropout, network.words.dtype)
+    words = network.words[example.tokens] * word_mask[None, :]
     projected = jnp.einsum("lw,dwg->ldg", words, network.inputs) + network.bias[None]
-    last = gru(network, projected, example.length)
-    if example.key is not None:
-        last = last * dropout_mask(feature_key, last.shape[0], dropout, last.dtype)
-    return last
+    return gru(network, projected, example.length) * feature_mask
 
 
 def logits(network: Network, example: Example, dropout: float = 0.0) -> Float[Array, " classes"]:
@@ -99,6 +94,12 @@ def log_prior(network: Network) -> Scalar:
     return -0.5 * jnp.sum(network.output**2)
 
 
-def dropout_mask(key: Key, size: int, dropout: float, dtype: jnp.dtype) -> Float[Array, " size"]:
-    """0 with probability `dropout`, else 1 / (1 − dropout)."""
-    return jr.bernoulli(key, 1 - dropout, (size,)).astype(dtype) / (1 - dropout)
+def dropout_masks(key: Key | None, sizes: tuple[int, int], dropout: float, dtype: jnp.dtype) -> list[Array]:
+    """Factors of the words and of the features: 0 with probability `dropout`, else 1/(1 − dropout); 1 without a key.
+
+    A sentence's words share one mask (Gal and Ghahramani, 2016).
+    """
+    if key is None:
+        return [jnp.ones(size, dtype) for size in sizes]
+    masks = [jr.bernoulli(k, 1 - dropout, (size,)) for k, size in zip(jr.split(key), sizes, strict=True)]
+    return [mask.astype(dtype) / (1 - dropout) for mask in masks]

@@ -8,9 +8,10 @@ checks too).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
@@ -21,7 +22,7 @@ import optax
 from jaxtyping import Array, Float, Integer
 
 from steinkern.core.particles import split
-from steinkern.core.types import Key, Points
+from steinkern.core.types import Key, Points, Scalar
 from steinkern.kernels.bandwidth import Median
 from steinkern.samplers.half_bayesian import half_bayesian
 from steinkern.samplers.sampler import AbstractSampler, target_at
@@ -33,8 +34,8 @@ from steinkern.targets.target import BoundTarget, Posterior
 from ..data.datasets import fingerprint
 from ..data.text import Part, Sentences, buckets_for, cross_validation, in_buckets
 from ..methods import Setting, build
-from . import cells
-from .model import UNITS, Example, Network, draw, features, log_prior, logits
+from . import cells, model
+from .model import UNITS, Example
 
 NUM_PARTICLES = 10
 BATCH_SIZE = 50
@@ -51,7 +52,6 @@ AVERAGING = 0.9
 READOUTS = ("now", "averaged")
 _CURVATURE = {"decay": 0.95, "refresh_every": 10, "measure_every": 5}
 _BINS = 15
-_MANY = 1000  # sentences, from which on a program for each of several lengths is worth compiling
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,18 @@ class Task:
     def batch_size(self) -> int:
         """Examples a step."""
         return min(BATCH_SIZE, self.num_train)
+
+    @property
+    def network(self) -> ModuleType:
+        """The module with the network: its particles, first weights, prior and logits."""
+        return cells if self.all_weights else model
+
+    @property
+    def schedule(self) -> tuple[int, int]:
+        """The number of checks, and of steps between them."""
+        per_epoch = math.ceil(self.num_train / self.batch_size)
+        steps = math.ceil(per_epoch / CHECKS_PER_EPOCH)
+        return max(1, round(self.epochs * per_epoch / steps)), steps
 
     def protocol(self) -> dict[str, Any]:
         """What a run does beyond its setting."""
@@ -110,7 +122,8 @@ def prepare(
     train = [rows[: round(0.9 * len(rows))] for rows in rest]
     validation = [rows[round(0.9 * len(rows)) :] for rows in rest]
     test = [np.flatnonzero(fold_of == fold) for fold in range(FOLDS)]
-    buckets = buckets_for(sentences.lengths, (0.5, 0.85, 1.0) if len(fold_of) >= _MANY else (1.0,))
+    # From a thousand sentences on a program for each of several lengths is worth compiling.
+    buckets = buckets_for(sentences.lengths, (0.5, 0.85, 1.0) if len(fold_of) >= 1000 else (1.0,))
     while len(buckets) > 1 and not all(
         np.all(counts) for counts in in_buckets(train, sentences.lengths, buckets).counts
     ):
@@ -134,21 +147,19 @@ def sampler(method: str, step_size: Any, damping: Any, num_data: int, all_weight
     size = jnp.asarray(step_size, jnp.float32)
     words = optax.adam(WORD_RATE * NETWORK_RATE)
     # A name in place of every array: optax takes a tree of labels of the same structure.
-    labels = Network(*cast(Any, ["words", "rest", "rest", "rest", "rest", None]))
+    labels = model.Network(*cast(Any, ["words", "rest", "rest", "rest", "rest", None]))
     shared = words if all_weights else optax.partition({"words": words, "rest": optax.adam(NETWORK_RATE)}, labels)
     particles = build(
         method,
         optax.adam(size),
         size / num_data,
-        (KFAC if all_weights else Fisher)(partial(_logits(all_weights), dropout=DROPOUT), Categorical()),
+        KFAC(partial(cells.logits, dropout=DROPOUT), Categorical())
+        if all_weights
+        else Fisher(partial(model.logits, dropout=DROPOUT), Categorical()),
         metric={"damping": damping, "per_block": all_weights, **_CURVATURE},
         mixture={"temperature": Median(), "weighting": "euclidean" if all_weights else "no_determinant"},
     )
     return half_bayesian(particles, shared)
-
-
-def _logits(all_weights: bool) -> Callable[..., Array]:
-    return cells.logits if all_weights else logits
 
 
 class Scores(NamedTuple):
@@ -204,45 +215,26 @@ def predictive_scores(
     return Scores(1 - jnp.sum(weights * right) / total, likelihood, jnp.sum(jnp.abs(gaps)) / total)
 
 
-class Arrays(NamedTuple):
-    """What all folds of a task have in common, on the device."""
-
-    tokens: Array
-    lengths: Array
-    labels: Array
-    vectors: Array
-    shares: Array
-
-
+Arrays: TypeAlias = tuple[Example, Array, Array]
+"""What all folds of a task share, on the device: its sentences, their word vectors, and the shares of the buckets."""
 Buckets: TypeAlias = Sequence[tuple[Array, Array]]
 """Of every bucket its rows, and how many of them count."""
 
 
-def trial(
-    key: Key, method: str, step_size: Any, damping: Any, task: Task, arrays: Arrays, parts: Any, checks: int, steps: int
-) -> Measured:
-    """One run on one fold: the scores at every check, `steps` steps apart. All runs share the order of the buckets."""
-    train, validation, test = parts
-    number, batch_size = task.num_train, task.batch_size
+def trial(key: Key, method: str, step_size: Any, damping: Any, task: Task, arrays: Arrays, parts: Any) -> Measured:
+    """One run on one fold: the scores at every check. All runs share the order of the buckets."""
+    sentences, vectors, shares = arrays
+    train, *scored = parts
+    checks, steps = task.schedule
     start_key, run_key = jr.split(key)
-    whole, output = task.all_weights, _logits(task.all_weights)
-    network = (cells.draw if whole else draw)(start_key, arrays.vectors, 1 if method == "point" else NUM_PARTICLES)
-    particles, shared = split(network, cells.PARTICLES if whole else "output")
-    target = Posterior(
-        cells.log_prior if whole else log_prior,
-        lambda net, example: Categorical().log_prob(output(net, example, DROPOUT), example.label),
-        number,
-        shared=shared,
-    ).bind(jax.tree.map(lambda leaf: leaf[0], particles))
-    points = jax.vmap(target.space.unconstrain)(particles)
-    moves = sampler(method, step_size, damping, number, whole)
+    target, points = first_particles(start_key, method, task, vectors)
+    moves = sampler(method, step_size, damping, task.num_train, task.all_weights)
 
     def batch(bucket: int, batch_key: Key) -> Example:
         rows_key, dropout_key = jr.split(batch_key)
         rows, count = train[bucket]
-        chosen = rows[jr.randint(rows_key, (batch_size,), 0, count)]
-        tokens = arrays.tokens[chosen, : task.buckets[bucket]]
-        return Example(tokens, arrays.lengths[chosen], arrays.labels[chosen], jr.split(dropout_key, batch_size))
+        chosen = rows[jr.randint(rows_key, (task.batch_size,), 0, count)]
+        return _take(sentences, chosen, task.buckets[bucket])._replace(key=jr.split(dropout_key, task.batch_size))
 
     def step(_: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
         state, count = carry
@@ -251,58 +243,63 @@ def trial(
         def within(bucket: int) -> Any:
             return moves.step(sampler_key, state, target, batch(bucket, batch_key))[0]
 
-        which = jr.categorical(jr.fold_in(jr.key(1), count), jnp.log(arrays.shares))
+        which = jr.categorical(jr.fold_in(jr.key(1), count), jnp.log(shares))
         return jax.lax.switch(which, [partial(within, bucket) for bucket in range(len(task.buckets))]), count + 1
 
     def predict(state: Any, part: Buckets) -> Array:
         """The particles' mean probabilities of all rows of a part, bucket after bucket."""
-        pieces = []
-        for (rows, _), length in zip(part, task.buckets, strict=True):
-            some = Example(arrays.tokens[rows, :length], arrays.lengths[rows], arrays.labels[rows], None)
-            if whole:
-                pieces.append(_mean_probabilities(target_at(state, target), state.points, some))
-                continue
-            pieces.append(_probabilities(state.points, jax.vmap(partial(features, state.shared))(some)))
-        return jnp.concatenate(pieces)
+        buckets = [_take(sentences, rows, length) for (rows, _), length in zip(part, task.buckets, strict=True)]
+        return jnp.concatenate([_mean_probabilities(task, target, state, examples) for examples in buckets])
 
     def check(carry: tuple[Any, Array, Any], turn: Array) -> tuple[Any, Measured]:
         state, count, means = carry
         state, count = jax.lax.fori_loop(0, steps, step, (state, count))
-        now = tuple(predict(state, part) for part in (validation, test))
+        now = [predict(state, part) for part in scored]
         rate = jnp.minimum(1 - 1 / turn, AVERAGING)
         means = jax.tree.map(lambda mean, new: rate * mean + (1 - rate) * new, means, now)
-        measured = Measured(
-            *(
-                predictive_scores(probabilities, *_labels_and_weights(arrays, part))
-                for probabilities, part in zip((*now, *means), (validation, test) * 2, strict=True)
-            )
-        )
-        return (state, count, means), measured
+        truth = [_labels_and_weights(sentences, part, vectors.dtype) for part in scored]
+        scores = [predictive_scores(each, *true) for each, true in zip([*now, *means], truth * 2, strict=True)]
+        return (state, count, means), Measured(*scores)
 
     state = moves.init(target, points, batch(0, run_key))  # looks at shapes alone
-    means = tuple(jnp.zeros_like(predict(state, part)) for part in (validation, test))
-    turns = jnp.arange(1, checks + 1, dtype=arrays.vectors.dtype)
+    means = [jnp.zeros_like(predict(state, part)) for part in scored]
+    turns = jnp.arange(1, checks + 1, dtype=vectors.dtype)
     return jax.lax.scan(check, (state, jnp.zeros((), jnp.int32), means), turns)[1]
 
 
-def _probabilities(points: Points, inputs: Float[Array, "rows width"]) -> Float[Array, "rows classes"]:
-    outputs = points.reshape(points.shape[0], -1, inputs.shape[1])
-    return jnp.mean(jax.nn.softmax(jnp.einsum("ncw,rw->nrc", outputs, inputs)), axis=0)
+def first_particles(key: Key, method: str, task: Task, vectors: Array) -> tuple[BoundTarget, Points]:
+    """The posterior, and random first particles; a single one for the point estimate."""
+    network = task.network
+    first = network.draw(key, vectors, 1 if method == "point" else NUM_PARTICLES)
+    particles, shared = split(first, network.PARTICLES)
+
+    def log_likelihood(one: Any, example: Example) -> Scalar:
+        return Categorical().log_prob(network.logits(one, example, DROPOUT), example.label)
+
+    posterior = Posterior(network.log_prior, log_likelihood, task.num_train, shared=shared)
+    target = posterior.bind(jax.tree.map(lambda leaf: leaf[0], particles))
+    return target, jax.vmap(target.space.unconstrain)(particles)
 
 
-def _mean_probabilities(target: BoundTarget, points: Points, examples: Example) -> Float[Array, "rows classes"]:
-    """The same where all weights are particles."""
-
-    def one(point: Float[Array, " d"]) -> Float[Array, "rows classes"]:
-        network = target.constrain(point)
-        return jax.nn.softmax(jax.vmap(lambda example: cells.logits(network, example))(examples))
-
-    return jnp.mean(jax.vmap(one)(points), axis=0)
+def _take(sentences: Example, rows: Array, length: int) -> Example:
+    """Some sentences, without dropout, cut to a length."""
+    return Example(sentences.tokens[rows, :length], sentences.length[rows], sentences.label[rows], None)
 
 
-def _labels_and_weights(arrays: Arrays, part: Buckets) -> tuple[Array, Array]:
-    labels = [arrays.labels[rows] for rows, _ in part]
-    weights = [(jnp.arange(len(rows), dtype=count.dtype) < count).astype(arrays.vectors.dtype) for rows, count in part]
+def _mean_probabilities(task: Task, target: BoundTarget, state: Any, examples: Example) -> Float[Array, "rows classes"]:
+    """Over the particles; where they share the recurrent network its features are computed once."""
+    if task.all_weights:
+        constrain = target_at(state, target).constrain
+        outputs = jax.vmap(lambda one: jax.vmap(partial(cells.logits, constrain(one)))(examples))(state.points)
+        return jnp.mean(jax.nn.softmax(outputs), axis=0)
+    inputs = jax.vmap(partial(model.features, state.shared))(examples)
+    weights = state.points.reshape(state.points.shape[0], -1, inputs.shape[1])
+    return jnp.mean(jax.nn.softmax(jnp.einsum("ncw,rw->nrc", weights, inputs)), axis=0)
+
+
+def _labels_and_weights(sentences: Example, part: Buckets, dtype: jnp.dtype) -> tuple[Array, Array]:
+    labels = [sentences.label[rows] for rows, _ in part]
+    weights = [(jnp.arange(len(rows), dtype=count.dtype) < count).astype(dtype) for rows, count in part]
     return jnp.concatenate(labels), jnp.concatenate(weights)
 
 
@@ -314,20 +311,17 @@ def run_folds(method: str, settings: Sequence[Setting], task: Task) -> tuple[lis
         settings: of every run, with a value for every fold of the task.
         task: sentences, vectors, folds and epochs.
     """
-    per_epoch = math.ceil(task.num_train / task.batch_size)
-    steps = math.ceil(per_epoch / CHECKS_PER_EPOCH)
-    checks = max(1, round(task.epochs * per_epoch / steps))
 
     @jax.jit
     def run(sizes: Array, dampings: Array, folds: Array, arrays: Arrays, parts: Any) -> Measured:
         def one(size: Array, damping: Array, fold: Array, own_parts: Any) -> Measured:
-            return trial(jr.fold_in(jr.key(0), fold), method, size, damping, task, arrays, own_parts, checks, steps)
+            return trial(jr.fold_in(jr.key(0), fold), method, size, damping, task, arrays, own_parts)
 
         return jax.vmap(jax.vmap(one), (0, 0, None, None))(sizes, dampings, folds, parts)
 
-    text = task.sentences
-    shares = task.shares.astype(np.float32)
-    arrays = Arrays(*map(jnp.asarray, (text.tokens, text.lengths, text.labels, task.vectors, shares)))
+    tokens, lengths, labels = map(jnp.asarray, (task.sentences.tokens, task.sentences.lengths, task.sentences.labels))
+    vectors, shares = jnp.asarray(task.vectors), jnp.asarray(task.shares, jnp.float32)
+    arrays = Example(tokens, lengths, labels, None), vectors, shares
     parts = [
         [(jnp.asarray(rows), jnp.asarray(count)) for rows, count in zip(part.rows, part.counts, strict=True)]
         for part in (task.train, task.validation, task.test)
@@ -336,4 +330,5 @@ def run_folds(method: str, settings: Sequence[Setting], task: Task) -> tuple[lis
     unused = (1.0,) * len(task.folds)
     dampings = jnp.array([setting.get("damping", unused) for setting in settings], jnp.float32)
     measured = run(sizes, dampings, jnp.asarray(task.folds), arrays, parts)
+    checks, steps = task.schedule
     return [steps * (i + 1) for i in range(checks)], jax.tree.map(np.asarray, measured)

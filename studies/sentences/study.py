@@ -44,8 +44,6 @@ WHOLE_LANGEVIN_SIZES = {"sgld": (0.1, 0.3, 1.0), "psgld": (3e-4, 1e-3, 3e-3)}
 TABLE_2 = read_json(Path(__file__).with_name("paper.json"))
 """The numbers that the paper prints: metric, dataset, method."""
 _QUICK_EPOCHS, _QUICK_FOLDS, _QUICK_STEP, _QUICK_DAMPING = 10, 2, 3e-3, 0.1
-_PERCENT = ("error", "ece")
-_AVERAGED_POINT = Line(f"{TITLES['point']}, averaged over checks", "point", "@averaged")
 
 
 class Sentences(Study):
@@ -60,7 +58,6 @@ class Sentences(Study):
     }
     help = "Sentence classification with half-Bayesian recurrent networks: Table 2."
     quick_help = "A small generated corpus and two folds: a look in two minutes, offline."
-    parallel = True
 
     def tasks(
         self,
@@ -138,7 +135,7 @@ class Sentences(Study):
         """The method's own readout under the metric's name, both as metric@readout; errors in percent."""
         scores: dict[str, np.ndarray] = {}
         for metric in self.metrics:
-            unit = 100 if metric in _PERCENT else 1
+            unit = 100 if metric in ("error", "ece") else 1
             both = {readout: unit * np.array(result[readout][metric], float) for readout in READOUTS}
             scores[metric] = both[_readout(method)]
             scores |= {f"{metric}@{readout}": values for readout, values in both.items()}
@@ -180,7 +177,8 @@ class Sentences(Study):
         return [Column(case.upper(), case) for case in outcome.tasks]
 
     def lines(self, methods: Sequence[str]) -> list[Line]:
-        return super().lines(methods) + ([_AVERAGED_POINT] if "point" in methods else [])
+        averaged = Line(f"{TITLES['point']}, averaged over checks", "point", "@averaged")
+        return super().lines(methods) + ([averaged] if "point" in methods else [])
 
     def record(self, outcome: Outcome) -> dict[str, Any]:
         counts = {case: [number for _, number in task.tables] for case, task in outcome.tasks.items()}
@@ -225,12 +223,11 @@ class Sentences(Study):
             lines.append(f"Test error, mixture − the paper's mixture, with other word vectors: {', '.join(beside)}.")
         return lines
 
-    def write(self, outcome: Outcome, directory: Path, figures: bool) -> None:
+    def write(self, outcome: Outcome, directory: Path) -> None:
         """The fold of every sentence, a digit each, and the figure."""
         folds = {case: "".join(map(str, task.fold_of)) for case, task in outcome.tasks.items()}
         write_json(directory / "folds.json", folds)
-        if figures:
-            write_dots(directory / "scores.png", outcome)
+        write_dots(directory / "scores.png", outcome)
 
 
 def _candidates(setting: Setting, folds: int) -> list[Setting]:

@@ -17,7 +17,6 @@ from ..study import Line, Outcome
 from ..tables import cells_of, read_results
 from .figures import STEIN_METHODS
 from .runs import NUM_PARTICLES
-from .study import is_below_exact
 
 
 def write_page(path: Path, outcome: Outcome, rivals: Sequence[Line], figures: Mapping[str, Path]) -> None:
@@ -54,6 +53,12 @@ def write_page(path: Path, outcome: Outcome, rivals: Sequence[Line], figures: Ma
     path.write_text(text, encoding="utf-8")
 
 
+def is_below_exact(outcome: Outcome, case: str, iteration: int) -> bool:
+    """Whether the mixture's mean is below that of exact draws."""
+    rows = outcome.row(case, "mixture", f"log_mmd2@{iteration}"), outcome.row(case, "exact", "log_mmd2")
+    return rows[0].mean < rows[1].mean
+
+
 def _address(png: bytes) -> str:
     """A PNG as an address that holds it."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
@@ -67,12 +72,12 @@ def _flow(outcome: Outcome, case: str) -> dict[str, Any]:
     size = np.array([window.right - window.left, window.top - window.bottom])
     picture = io.BytesIO()
     save_backdrop(task.target.log_density, window, picture)
-    paths = [np.array(outcome.results[case, method]["flow"], float) for method in STEIN_METHODS]
-    places = [np.rint(1000 * (path - corner) / size).astype(int) for path in paths]
+    paths = np.array([outcome.results[case, method]["flow"] for method in STEIN_METHODS], float)
+    points = np.rint(1000 * (paths - corner) / size).astype(int)
     return {
         "iterations": task.iterations.tolist(),
         "background": _address(picture.getvalue()),
-        "points": [path.reshape(len(path), -1).tolist() for path in places],
+        "points": points.reshape(*points.shape[:2], -1).tolist(),
         "height": round(480 * size[1] / size[0]),
     }
 

@@ -29,6 +29,8 @@ from ..methods import LANGEVIN, TITLES, Setting, fill, grid, numbers_of
 from ..study import Cell, Column, Line, Outcome, Scores, Study
 from ..tables import Metric, Row, count_names, rounded
 from ..training import compile_trials
+from .figures import write_figures
+from .page import is_below_exact, write_page
 from .runs import NUM_DRAWS, NUM_PARTICLES, OPTIMIZERS, Task, first_particles, trajectories, trajectory
 from .targets import PAPER, TARGETS, LogMMD, ToyTarget
 
@@ -206,22 +208,10 @@ class Toy(Study):
         """The lines of the methods that the mixture is compared with."""
         return super().lines(RIVALS)
 
-    def write(self, outcome: Outcome, directory: Path, figures: bool) -> None:
-        if figures:
-            from .figures import write_figures
-            from .page import write_page  # Jinja may be missing where the runs are made
-
-            write_page(directory / "index.html", outcome, self.rivals(), write_figures(outcome, directory))
+    def write(self, outcome: Outcome, directory: Path) -> None:
+        write_page(directory / "index.html", outcome, self.rivals(), write_figures(outcome, directory))
 
 
 def _as_json(array: np.ndarray) -> Any:
     """Nested lists with all digits, for JSON; what is not finite, which it has not, becomes null."""
-    values = array.astype(object)
-    values[~np.isfinite(array)] = None
-    return values.tolist()
-
-
-def is_below_exact(outcome: Outcome, case: str, iteration: int) -> bool:
-    """Whether the mixture's mean is below that of exact draws."""
-    rows = outcome.row(case, "mixture", f"log_mmd2@{iteration}"), outcome.row(case, "exact", "log_mmd2")
-    return rows[0].mean < rows[1].mean
+    return np.where(np.isfinite(array), array.astype(object), np.array(None)).tolist()

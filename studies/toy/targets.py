@@ -211,16 +211,13 @@ class LogMMD(eqx.Module):
         return cls(draws, kernel, jnp.mean(kernel.profile(r2)[0]))
 
     @eqx.filter_jit
-    def __call__(self, particles: Float[Array, "n 2"]) -> Scalar:
-        """Log MMD² of one set of particles."""
-        return self._log_mmd2(particles)
-
-    @eqx.filter_jit
     def along(self, history: Float[Array, "t n 2"]) -> Float[Array, " t"]:
         """Log MMD² of many sets, one after the other to save memory."""
-        return jax.lax.map(self._log_mmd2, history)
+        return jax.lax.map(self, history)
 
-    def _log_mmd2(self, particles: Float[Array, "n 2"]) -> Scalar:
+    def __call__(self, particles: Float[Array, "n 2"]) -> Scalar:
+        """Log MMD² of one set of particles."""
+
         def mean(other: Array) -> Scalar:
             return jnp.mean(self.kernel.profile(squared_distances(particles, other))[0])
 

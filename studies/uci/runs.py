@@ -79,11 +79,11 @@ def prepare(data: Regression, num_trials: int | None = None, hidden: Sequence[in
     features = (data.features - data.features.mean(0)) / _spread(data.features)
     unit = float(_spread(data.targets[:, None])[0])
     targets = (data.targets - data.targets.mean()) / unit
-    train_rows, test_rows = data.train_rows, data.test_rows
-    if data.name == "year":
-        train_rows, test_rows = np.repeat(train_rows, 5, axis=0), np.repeat(test_rows, 5, axis=0)
-    rows = train_rows[:num_trials], test_rows[:num_trials]
-    return Task(data.name, features.astype(np.float32), targets.astype(np.float32), unit, *rows, tuple(hidden))
+    times = 5 if data.name == "year" else 1
+    train_rows, test_rows = (np.repeat(rows, times, axis=0)[:num_trials] for rows in (data.train_rows, data.test_rows))
+    return Task(
+        data.name, features.astype(np.float32), targets.astype(np.float32), unit, train_rows, test_rows, tuple(hidden)
+    )
 
 
 def _spread(table: np.ndarray) -> np.ndarray:
@@ -92,24 +92,15 @@ def _spread(table: np.ndarray) -> np.ndarray:
     return np.where(spread > 0, spread, 1.0)
 
 
-class Scale(NamedTuple):
-    """What a split's training rows say about location and spread."""
-
-    center: Float[Array, " columns"]
-    spread: Float[Array, " columns"]
-    target_center: Scalar
-    target_spread: Scalar
-
-
-def scales_of(task: Task) -> Scale:
-    """The scale of every trial, stacked."""
+def scales_of(task: Task) -> tuple[Array, ...]:
+    """Means and standard deviations of the features and of the target in every trial's training rows."""
 
     def one(rows: np.ndarray) -> tuple[Any, ...]:
         features, targets = task.features[rows].astype(np.float64), task.targets[rows].astype(np.float64)
         return features.mean(0), _spread(features), targets.mean(), _spread(targets[:, None])[0]
 
     stacked = [np.stack(parts).astype(np.float32) for parts in zip(*map(one, task.train_rows), strict=True)]
-    return Scale(*map(jnp.asarray, stacked))
+    return tuple(map(jnp.asarray, stacked))
 
 
 class Scores(NamedTuple):
@@ -168,6 +159,7 @@ def _program(method: str, damped: bool, task: Task) -> Callable[..., Scores]:
 def _trial(method: str, task: Task, setting: Setting, trial: Any, shared: Any) -> Scores:
     """One run on one split: the scores at every checkpoint."""
     number, scale, train_rows, test_rows = trial
+    center, spread, target_center, target_spread = scale
     features, targets, checkpoints, seed = shared
     start_key, run_key = jr.split(jr.fold_in(jr.key(seed), number))
     sizes = (features.shape[1], *task.hidden, 1)
@@ -178,8 +170,8 @@ def _trial(method: str, task: Task, setting: Setting, trial: Any, shared: Any) -
     points = jax.vmap(target.space.unconstrain)(networks)
 
     def examples(rows: Array) -> tuple[Array, Array]:
-        x = (features[rows] - scale.center[None, :]) / scale.spread[None, :]
-        return x, (targets[rows] - scale.target_center) / scale.target_spread
+        x = (features[rows] - center[None, :]) / spread[None, :]
+        return x, (targets[rows] - target_center) / target_spread
 
     def batch(batch_key: Key) -> tuple[Array, Array]:
         return examples(train_rows[jr.randint(batch_key, (task.batch_size,), 0, task.num_train)])
@@ -187,7 +179,7 @@ def _trial(method: str, task: Task, setting: Setting, trial: Any, shared: Any) -
     def measure(particles: Points) -> Scores:
         x, y = examples(test_rows)
         outputs = jax.vmap(lambda particle: jax.vmap(target.constrain(particle))(x))(particles)
-        return predictive_scores(outputs[..., 0], outputs[..., 1], y, scale.target_spread * task.unit)
+        return predictive_scores(outputs[..., 0], outputs[..., 1], y, target_spread * task.unit)
 
     moves = sampler(method, setting, task.num_train, checkpoints[-1])
     return measured_run(run_key, moves, target, points, batch, checkpoints, measure)

@@ -283,21 +283,6 @@ def gru_slow(net, x, calls):
     return calls.layer("second", net.second, h)
 
 
-def lstm_fast(net, x):
-    start = jnp.zeros(2), jnp.zeros(2)
-    return net.second(jax.lax.scan(lambda h, row: (net.first(row, h), None), start, x)[0][0])
-
-
-def lstm_slow(net, x, calls):
-    cell, h, c = net.first, jnp.zeros(2), jnp.zeros(2)
-    for row in x:
-        gates = calls("ih", cell.weight_ih, row) + calls("hh", cell.weight_hh, h) + cell.bias
-        i, f, g, o = jnp.split(gates, 4)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h = jax.nn.sigmoid(o) * jnp.tanh(c)
-    return calls.layer("second", net.second, h)
-
-
 def embedded_slow(net, x, calls):
     rows = [calls("first", net.first.weight.T, jax.nn.one_hot(token, 5)) for token in x]
     return calls.layer("second", net.second, jnp.tanh(sum(rows)))
@@ -338,8 +323,6 @@ NETWORKS = [
     embedding("embedding"),
     NetworkCase("products, einsum, jit and checkpoint", TOKENS, written_out_fast, written_out_slow, (3, 3), PAIR),
     NetworkCase("a scan in a scan in a vmap", RECURRENT, nested_fast, nested_slow, (2, 2, 2, 2), PAIR),
-    NetworkCase("lstm", partial(Pair, partial(eqx.nn.LSTMCell, 3, 2), Linear(2, 2)), lstm_fast, lstm_slow, (3, 3),
-                ("ih", "hh", "second")),
     convolutional("conv1d under vmap", (3, 2, 5), 1, 2, 3, 2, padding=1, mapped=True),
     convolutional("conv1d depthwise without bias", (3, 5), 1, 3, 3, 3, groups=3, use_bias=False),
     convolutional("conv2d, circular", (1, 3, 3), 2, 1, 2, 2, padding=1, padding_mode="CIRCULAR"),

@@ -7,42 +7,9 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.inference import default
 from steinkern.inference.default import center_on_rows, log_densities_on_all_rows, sample_for_chains
 from steinkern.inference.sample.gaussian import Gaussian
 from steinkern.targets.centered import center_posterior
-
-ROWS = 400
-
-
-def bent(x, row, bend):
-    """Rows around the first coordinate; the second bends what is seen of it."""
-    return -0.5 * (row - x[0] - bend * x[1] ** 3) ** 2
-
-
-def centered_with(bend):
-    """The posterior centered at the rows' mean, bound to its space, and the rows."""
-    rows = np.random.default_rng(0).standard_normal(ROWS).astype(np.float32)
-    target = sk.Posterior(lambda x: -0.5 * jnp.sum(x**2), lambda x, row: bent(x, row, bend), ROWS)
-    center = jnp.array([rows.mean(), 0.0])
-    gradient, hessian = jnp.zeros(2), jnp.diag(jnp.array([-float(ROWS), 0.0]))  # exact at the second coordinate's 0
-    return center_posterior(target, center, gradient, hessian).bind(np.zeros(2, np.float32)), jnp.asarray(rows)
-
-
-def particles_of_a_gaussian(scale):
-    x = np.random.default_rng(1).standard_normal((100, 2))
-    x = (x - x.mean(axis=0)) / x.std(axis=0)
-    return x * scale
-
-
-@pytest.mark.parametrize(("bend", "number", "refused"), [(0.0, 50, False), (0.3, 50, True), (0.3, ROWS, False)])
-def test_a_sample_of_rows_is_refused_where_its_log_density_is_another(bend, number, refused, monkeypatch):
-    monkeypatch.setattr(default, "_MIN_ROWS", number)
-    points = particles_of_a_gaussian(np.array([ROWS**-0.5, 1.0])).astype(np.float32)
-    target, rows = centered_with(bend)
-    chosen, problem = sample_for_chains(np.random.default_rng(0), sk.svgd(), target, points, rows)
-    assert len(chosen) == len(np.unique(chosen)) == number
-    assert problem.startswith("on 50 rows the log density differs by") == bool(problem) == refused
 
 
 def logistic_with_a_rare_column(rows, rare):

@@ -106,21 +106,6 @@ def test_float32_particles_and_everything_beside_them_stay_float32(nested):
 
 
 @svgd_and_sgld
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"record_every": 7},
-        {"record_every": 7, "callback": lambda step, state, info: False},
-        {"progress": True},
-    ],
-    ids=lambda options: ", ".join(options),
-)
-def test_watching_a_run_changes_no_bit_of_it(sampler, options):
-    watched = fit_banana(sampler, 300, **options)
-    np.testing.assert_array_equal(watched.particles, fit_banana(sampler, 300).particles)  # one program, run twice
-
-
-@svgd_and_sgld
 def test_recording_particles_changes_nothing_but_rounding(sampler):
     # Another program: the compiler may order its sums in another way, and 300 steps pass that on.
     recorded = fit_banana(sampler, 300, record_particles=True)
@@ -175,15 +160,6 @@ def test_callback_sees_every_record_and_ends_the_run_when_it_says_so():
     np.testing.assert_array_equal([norm for *_, norm in seen], result.history.velocity_norm)
     assert result.status is sk.Status.FINISHED
     assert "all steps" not in result.message.text
-
-
-@pytest.mark.parametrize(("progress", "shown"), [(False, False), (None, False), (True, True)])
-def test_progress_bar_shows_where_asked_for_and_not_where_there_is_no_terminal(progress, shown, capsys):
-    fit_banana(sk.svgd(), 20, progress=progress)
-    written = capsys.readouterr()
-    assert ("0/20" in written.err) is shown
-    assert written.out == ""
-    assert shown or written.err == ""
 
 
 # Going on.

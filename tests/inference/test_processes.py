@@ -101,16 +101,11 @@ def relative(found, truth) -> float:
 
 
 @pytest.mark.thorough
-def test_velocity_and_fit_of_two_processes_are_those_of_one(ended, alone):
+def test_two_processes_compute_what_one_does_and_each_has_the_whole_result(ended, alone):
     found = ended.found()
     assert relative(found["velocity"], two_processes.velocity()) < 1e-12
     assert relative(found["fit"], alone.points) < 1e-9  # ten steps of Adagrad magnify the rounding
     assert relative(found["longer fit"], two_processes.fit(2, alone).points) < 1e-9
-
-
-@pytest.mark.thorough
-def test_every_process_has_the_whole_result(ended, alone):
-    found = ended.found()
     assert relative(found["recorded"], alone.history.particles) < 1e-9
     assert "32 particles, 10 steps, finished" in found["summary"]
     other = ended.found(1)

@@ -39,24 +39,6 @@ def test_other_constraints_start_from_the_same_parameters(key):
     assert free.num_steps == 101
 
 
-def test_run_that_diverged_can_go_on_from_its_last_good_particles(key):
-    def poisoned(x, data):
-        return gaussian(x) + jnp.sum(data)
-
-    start = jr.normal(key, (5, 2))
-    with pytest.raises(ValueError, match="NaN"):
-        sk.fit(jr.key(0), poisoned, sk.svgd(), start, jnp.array([jnp.nan]), num_steps=3)
-
-    def quartic(x):
-        return -jnp.sum(x**4)
-
-    bad = sk.fit(jr.key(0), quartic, sk.sgld(1.0), 3 * start, num_steps=50, throw=False)
-    assert bad.status is sk.Status.DIVERGED
-    again = sk.fit(jr.key(0), gaussian, sk.svgd(), start, num_steps=2)
-    resumed = sk.fit(jr.key(3), gaussian, sk.svgd(), again, num_steps=2)
-    assert resumed.num_steps == 4
-
-
 def test_no_velocity_at_all_is_not_convergence_unless_asked_for():
     result = sk.fit(
         jr.key(0),
@@ -85,11 +67,6 @@ def test_rest_at_another_power_of_the_target_is_not_convergence(key):
     assert result.num_steps > 300
 
 
-def test_tolerance_of_one_or_more_is_refused(key):
-    with pytest.raises(ValueError, match="`tolerance` must be a fraction"):
-        sk.fit(jr.key(0), gaussian, sk.svgd(), jr.normal(key, (3, 2)), num_steps=2, tolerance=2.0)
-
-
 @pytest.mark.parametrize("kind", ["average", "mixture"])
 def test_default_hessian_keeps_the_scales_of_a_stiff_gaussian(kind, key):
     def stiff(x):
@@ -104,10 +81,3 @@ def test_default_hessian_keeps_the_scales_of_a_stiff_gaussian(kind, key):
 def test_particles_in_bfloat16_run(key):
     result = sk.fit(jr.key(0), gaussian, sk.svgd(), jr.normal(key, (6, 2), jnp.bfloat16), num_steps=5)
     assert result.particles.dtype == jnp.bfloat16
-
-
-def test_fit_under_vmap_says_what_to_do(key):
-    import jax
-
-    with pytest.raises(ValueError, match="`vmap` the steps of `as_blackjax`"):
-        jax.vmap(lambda x: sk.fit(jr.key(0), gaussian, sk.svgd(), x, num_steps=2).points)(jnp.ones((2, 3, 2)))

@@ -118,6 +118,9 @@ CLOUDS = {
     "a constant coordinate": lambda rng: _with(_generic(rng), (slice(None), 1), 0.1),
     "a shifted cloud": lambda rng: _generic(rng) + 8,
     "more than half the pairs coincide": lambda rng: _with(_generic(rng), slice(0, 7), 0.5),
+    "one far particle": lambda rng: _with(_generic(rng), 0, 1e6),
+    "a tiny cloud": lambda rng: 1e-10 * _generic(rng),
+    "a huge cloud": lambda rng: 1e10 * _generic(rng),
     "all coincide": lambda rng: np.tile(rng.standard_normal(3), (9, 1)),
 }
 
@@ -130,10 +133,6 @@ def test_bandwidth_is_the_factor_times_the_median_over_distinct_pairs(make, dtyp
     assert actual.dtype == dtype
     np.testing.assert_allclose(actual, stated(points), rtol=TOLERANCE[dtype])
     np.testing.assert_allclose(bandwidth(sk.Median(factor=0.3), points), 0.3 * actual, rtol=4 * jnp.finfo(dtype).eps)
-
-
-def test_the_diagonal_does_not_count():
-    assert bandwidth(PLAIN, jnp.array([[0.0, 1.0], [3.0, 5.0]])) == 25
 
 
 @pytest.mark.parametrize("n", [1, 9])
@@ -151,22 +150,6 @@ def test_rounding_does_not_pass_for_distance_in_many_dimensions(coincident, dtyp
     clouds[:, :coincident] = clouds[:, :1]
     actual = bandwidths(jnp.asarray(clouds))
     np.testing.assert_allclose(actual, [stated(cloud) for cloud in clouds], rtol=TOLERANCE[dtype])
-
-
-@precisions
-@pytest.mark.parametrize("far", [1e3, 1e6])
-def test_one_far_particle_does_not_spoil_the_median_of_the_others(far, dtype, generator):
-    points = jnp.asarray(_with(_generic(generator), 0, far).astype(dtype))
-    np.testing.assert_allclose(bandwidth(PLAIN, points), stated(points), rtol=TOLERANCE[dtype])
-
-
-@precisions
-@pytest.mark.parametrize("scale", [1e-10, 1e-3, 1e3, 1e10])
-def test_scaling_the_particles_scales_the_bandwidth_by_the_square(scale, dtype, generator):
-    points = _generic(generator)
-    actual = bandwidth(PLAIN, jnp.asarray((scale * points).astype(dtype)))
-    expected = scale**2 * float(bandwidth(PLAIN, jnp.asarray(points.astype(dtype))))
-    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE[dtype])
 
 
 def test_bandwidths_of_a_batch_of_clouds_under_vmap_are_those_of_each(generator):

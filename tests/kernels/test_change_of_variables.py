@@ -143,12 +143,6 @@ def gap(points, step, num_steps):
 
 
 @pytest.mark.thorough
-def test_the_gap_after_one_step_of_a_nonlinear_map_quarters_with_the_step(key):
-    points = first_particles(key)
-    assert 3.9 < gap(points, 0.01, 1) / gap(points, 0.005, 1) < 4.1
-
-
-@pytest.mark.thorough
 def test_the_gap_at_a_fixed_time_of_a_nonlinear_map_halves_with_the_step(key):
     points = first_particles(key)
     assert 1.9 < gap(points, 0.01, 100) / gap(points, 0.005, 200) < 2.1

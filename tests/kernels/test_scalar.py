@@ -91,17 +91,3 @@ def test_adapt_puts_the_value_of_the_rule_in_its_place(kernel, rule, key):
 
 def test_adapt_leaves_a_number_as_it_is(key):
     assert sk.RBF(1.3).adapt(jr.normal(key, (6, 2))).bandwidth == 1.3
-
-
-@pytest.mark.parametrize("make", [sk.RBF, sk.IMQ, lambda h: sk.RBF(sk.Median(factor=h))])
-def test_another_bandwidth_does_not_compile_again(make):
-    traces = []
-
-    @eqx.filter_jit
-    def profile(kernel):
-        traces.append(kernel)
-        return kernel.adapt(R2[:, None]).profile(R2)
-
-    results = [profile(make(bandwidth)) for bandwidth in (1.0, 2, np.float64(3.0))]
-    assert len(traces) == 1
-    assert results[0][0][1] < results[1][0][1] < results[2][0][1]

@@ -61,14 +61,18 @@ def start(n: int = 30):
     return {"a": jnp.linspace(-1.0, 1.0, n), "b": jnp.zeros(())}
 
 
+def problem(key, n: int = 30):
+    """Particles of a, the posterior with a shared b, and data."""
+    particles, shared = sk.split(start(n), "a")
+    return particles, sk.Posterior(log_prior, log_likelihood, 40, shared=shared), regression(key)
+
+
 @pytest.mark.parametrize(
     "sampler", [sk.svgd(optimizer=0.3), sk.matrix_svgd("average", sk.Hessian(), optimizer=0.3)], ids=["svgd", "matrix"]
 )
 def test_particles_follow_the_conditional_and_the_rest_its_best_value(sampler, key):
     """With Gaussian particles the mean log density over them is maximal at b = the joint mode's b."""
-    x, y = regression(key)
-    particles, shared = sk.split(start(), "a")
-    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
+    particles, target, (x, y) = problem(key)
     result = sk.fit(
         key, target, sk.half_bayesian(sampler, optax.adam(optax.linear_schedule(0.1, 0.0, 700))), particles, (x, y),
         num_steps=700,
@@ -99,9 +103,7 @@ def test_nothing_shared_but_constants_is_the_fully_bayesian_fit(key):
 
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # one step goes nowhere
 def test_shared_parameters_move_along_the_mean_gradient(key):
-    x, y = regression(key)
-    particles, shared = sk.split(start(4), "a")
-    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
+    particles, target, (x, y) = problem(key, 4)
     sampler = sk.half_bayesian(sk.svgd(), optax.sgd(1e-3))
     result = sk.fit(key, target, sampler, particles, (x, y), num_steps=1)
 
@@ -118,41 +120,29 @@ def test_shared_parameters_move_along_the_mean_gradient(key):
 
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
 def test_without_training_shared_parameters_stay(key):
-    x, y = regression(key)
+    data = regression(key)
     particles, shared = sk.split({**start(), "b": jnp.asarray(0.4)}, "a")
     target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
-    result = sk.fit(key, target, sk.sgld(1e-3), particles, (x, y), num_steps=5)
+    result = sk.fit(key, target, sk.sgld(1e-3), particles, data, num_steps=5)
     assert result.shared["b"] == 0.4
-    assert result.scores((x, y)).shape == (30, 1)
+    assert result.scores(data).shape == (30, 1)
 
 
-def test_a_fit_goes_on_where_it_stopped(key):
-    x, y = regression(key)
-    particles, shared = sk.split(start(6), "a")
-    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
-    sampler = sk.half_bayesian(sk.svgd(), optax.adam(0.01))
-    whole = sk.fit(key, target, sampler, particles, (x, y), num_steps=10, batch_size=5)
-    half = sk.fit(key, target, sampler, particles, (x, y), num_steps=6, batch_size=5)
-    rest = sk.fit(key, target, sampler, half, (x, y), num_steps=4, batch_size=5)
-    np.testing.assert_array_equal(rest.points, whole.points)
-    np.testing.assert_array_equal(rest.shared["b"], whole.shared["b"])
-    other = sk.fit(key, target, sk.sgld(1e-6), whole, (x, y), num_steps=1)
+def test_a_fit_goes_on_where_it_stopped_from_its_result_and_from_its_checkpoint(key, tmp_path):
+    particles, target, data = problem(key, 6)
+    sampler, options = sk.half_bayesian(sk.svgd(), optax.adam(0.01)), {"data": data, "batch_size": 5}
+    whole = sk.fit(key, target, sampler, particles, num_steps=10, **options)
+    half = sk.fit(key, target, sampler, particles, num_steps=6, checkpoint=tmp_path, **options)
+    rest = sk.fit(key, target, sampler, half, num_steps=4, **options)
+    resumed = sk.fit(key, target, sampler, particles, num_steps=10, checkpoint=tmp_path, **options)
+    for result in (rest, resumed):
+        np.testing.assert_array_equal(result.points, whole.points)
+        np.testing.assert_array_equal(result.shared["b"], whole.shared["b"])
+    other = sk.fit(key, target, sk.sgld(1e-6), whole, data, num_steps=1)
     assert other.shared["b"] == whole.shared["b"]  # another sampler starts from what was learnt
-
-
-def test_a_checkpoint_holds_what_is_shared(key, tmp_path):
-    x, y = regression(key)
-    particles, shared = sk.split(start(6), "a")
-    target = sk.Posterior(log_prior, log_likelihood, 40, shared=shared)
-    sampler = sk.half_bayesian(sk.svgd(), optax.adam(0.01))
-    whole = sk.fit(key, target, sampler, particles, (x, y), num_steps=10, batch_size=5)
-    sk.fit(key, target, sampler, particles, (x, y), num_steps=6, batch_size=5, checkpoint=tmp_path)
-    resumed = sk.fit(key, target, sampler, particles, (x, y), num_steps=10, batch_size=5, checkpoint=tmp_path)
-    np.testing.assert_array_equal(resumed.points, whole.points)
-    np.testing.assert_array_equal(resumed.shared["b"], whole.shared["b"])
     other = sk.Posterior(log_prior, log_likelihood, 40, shared={"a": None, "b": jnp.ones(())})
     with pytest.raises(ValueError, match="is of another run"):
-        sk.fit(key, other, sampler, particles, (x, y), num_steps=10, batch_size=5, checkpoint=tmp_path)
+        sk.fit(key, other, sampler, particles, num_steps=10, checkpoint=tmp_path, **options)
 
 
 def test_functions_among_the_shared_leaves_stay_where_they_are(key):
@@ -214,7 +204,7 @@ def test_kfac_of_the_particles_sees_what_is_shared(key):
     found, expected = (kind(model, sk.Gaussian())(target, point, batch).as_matrix() for kind in (sk.KFAC, sk.Fisher))
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
     sampler = sk.half_bayesian(sk.matrix_svgd("average", sk.KFAC(model, sk.Gaussian())), 0.1)
-    result = sk.fit(key, target, sampler, particles, batch, num_steps=2)
+    result = sk.fit(key, target.target, sampler, particles, batch, num_steps=2)
     assert result.status is sk.Status.FINISHED
 
 

@@ -278,21 +278,3 @@ def test_settings_that_cannot_work_are_refused(rule, message, clouds):
 
 def test_a_numpy_integer_counts_anchors_like_any_other():
     assert sk.matrix_svgd("mixture", EXACT, anchors=np.int64(3)).rule.num_anchors == 3
-
-
-def test_a_whole_walk_and_another_damping_compile_once(clouds):
-    traces = []
-
-    def counted(x):
-        traces.append(x)
-        return log_density(x)
-
-    target = sk.LogDensity(counted).bind(jnp.zeros(2))
-    rules = [
-        sk.samplers.AverageMetric(EXACT, BASE, sk.samplers.MetricSettings(damping, 0.7, 2)) for damping in (0.1, 0.2)
-    ]
-    states = [rule.init(target, clouds[0], None) for rule in rules]
-    traces.clear()
-    for points in clouds[:2]:
-        states = [step(rule, state, target, points)[0] for rule, state in zip(rules, states, strict=True)]
-    assert len(traces) == 1

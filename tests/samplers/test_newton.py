@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 import pytest
 
 import steinkern as sk
@@ -105,49 +104,3 @@ def test_a_single_particle_takes_a_newton_step(metric, key):
     alone = sk.kernels.Scored(source.points[:1], source.scores[:1], jnp.ones(1))
     direction = jit(newton_velocity)(sk.RBF(1.3), metric, alone, hessians[:1], jnp.asarray(1e-14))
     assert_close(direction[0], jnp.linalg.solve(hessians[0], alone.scores[0]))
-
-
-def log_density(x):
-    """Log-concave and not Gaussian, so that every H̃ is positive definite."""
-    return -0.5 * jnp.sum((x - 1) ** 2 * jnp.array([1.0, 3.0])) - 0.3 * x[0] * x[1] - 0.1 * jnp.sum(x**4)
-
-
-KERNEL = sk.RBF(0.5)
-STEP = optax.sgd(0.5)
-PAIRS = {  # damping is of the solves: it must not reach the distances of the identity metric
-    "identity metric": (sk.svn(sk.Hessian(), KERNEL, STEP, metric="identity", damping=0.3), sk.svgd(KERNEL, STEP)),
-    "mean metric": (sk.svn(sk.Hessian(), KERNEL, STEP), sk.matrix_svgd("average", sk.Hessian(), KERNEL, STEP)),
-}
-
-
-@eqx.filter_jit
-def fixed_point(sampler, points):
-    """The particles when they have come to rest, or after 100,000 steps."""
-    target = sk.LogDensity(log_density).bind(points[0])
-
-    def moving(carry):
-        _, speed, steps = carry
-        return (speed > 1e-11) & (steps < 100_000)
-
-    def move(carry):
-        state, info = sampler.step(jr.key(0), carry[0], target)
-        return state, info.velocity_norm, carry[2] + 1
-
-    return jax.lax.while_loop(moving, move, (sampler.init(target, points), jnp.ones(()), 0))[0].points
-
-
-@eqx.filter_jit
-def speed(sampler, points):
-    target = sk.LogDensity(log_density).bind(points[0])
-    return sampler.step(jr.key(0), sampler.init(target, points), target)[1].velocity_norm
-
-
-@pytest.mark.parametrize(("newton", "gradient"), PAIRS.values(), ids=PAIRS.keys())
-@pytest.mark.parametrize("first", ["newton", "gradient"])
-def test_newton_and_gradient_descent_rest_at_the_same_points(newton, gradient, first, key):
-    run, other = (newton, gradient) if first == "newton" else (gradient, newton)
-    points = jr.normal(key, (N, 2))
-    rest = fixed_point(run, points)
-    assert speed(other, points) > 1e-2
-    assert speed(run, rest) < 2e-11
-    assert speed(other, rest) < 1e-8

@@ -5,7 +5,6 @@ Of the defects, these are tested where they belong: no warm restart (`test_fit`)
 (`test_fit`, besides the score here), wrong gradients of kernels (`test_matrix_kernel`).
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -128,13 +127,6 @@ def test_mixture_weights_are_gaussians_of_the_anchors_own_precision(points):
     np.testing.assert_allclose(log_weights(jnp.asarray(at)), expected, rtol=1e-10)
 
 
-def test_the_score_of_a_positive_parameter_has_the_jacobian():
-    # Gamma(3, 1) at x = exp(u): d/du [2u − exp(u) + u].
-    target = sk.LogDensity(lambda x: 2 * jnp.log(x) - x, support=sk.positive).bind(jnp.asarray(1.0))
-    free = jnp.linspace(-1.0, 2.0, 4)[:, None]
-    np.testing.assert_allclose(target.scores(free), 3 - np.exp(free), rtol=1e-12)
-
-
 def test_a_graphical_kernel_takes_curvature(points):
     rule = sk.matrix_svgd("average", sk.Hessian(), sk.Graphical.coordinatewise(sk.RBF(), 2)).rule
     target = sk.LogDensity(curved).bind(jnp.zeros(2))
@@ -147,39 +139,6 @@ def test_a_graphical_kernel_takes_curvature(points):
         return kernel.velocity(source.points, source), reference.stein_velocity(kernel, source.points, source)
 
     np.testing.assert_allclose(*both(source), rtol=1e-10)
-
-
-def test_gauss_newton_metric_of_a_standard_normal_is_the_identity(key):
-    # The residual of N(0, I) is x itself, so preconditioned and plain runs are one, and neither collapses.
-    def standard_normal(x):
-        return -0.5 * jnp.sum(x**2)
-
-    start = jr.normal(key, (20, 5))
-    preconditioned = sk.matrix_svgd("average", sk.GaussNewton(lambda x: x), damping=1e-14)
-    *_, plain = steps_of(sk.svgd(), start, 200, standard_normal)
-    *_, final = steps_of(preconditioned, start, 200, standard_normal)
-    np.testing.assert_allclose(final, plain, rtol=1e-8, atol=1e-10)
-    assert np.var(plain, axis=0).mean() > 0.3
-
-
-def test_the_median_leaves_out_the_distance_of_a_point_to_itself():
-    points = jnp.array([[0.0, 0.0], [3.0, 4.0]])
-    np.testing.assert_allclose(eqx.filter_jit(sk.Median(factor=1.0))(points), 25.0, rtol=1e-12)
-    np.testing.assert_allclose(eqx.filter_jit(sk.Median())(points), 25.0 / (2 * np.log(3)), rtol=1e-12)
-
-
-def test_the_derivative_of_the_imq_profile_is_its_derivative():
-    kernel, r2 = sk.IMQ(0.7, exponent=-0.3), jnp.linspace(0.0, 5.0, 7)
-    derivative = jax.vmap(jax.grad(lambda r2: kernel.profile(r2)[0]))(r2)
-    np.testing.assert_allclose(kernel.profile(r2)[1], derivative, rtol=1e-12)
-
-
-def test_runs_leave_nothing_behind_for_one_another(points):
-    sampler = sk.svgd()
-    before = steps_of(sampler, points, 2)
-    steps_of(sampler, points[:3] + 3.0, 2)  # another bandwidth, another optimizer state, another trace
-    np.testing.assert_allclose(steps_of(sampler, points, 2), before, rtol=1e-12)
-    assert sampler.rule.kernel.scalar.bandwidth == sk.Median()
 
 
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # three steps are too few

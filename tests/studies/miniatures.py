@@ -1,72 +1,44 @@
-"""Small originals of every dataset in their true formats, and a server on this machine to fetch them from."""
+"""Small originals of every dataset in their true formats, given to pooch in place of downloads."""
 
 import io
-import threading
 import zipfile
-from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openpyxl
-
-from studies.data.datasets import SOURCES, Source, digest_of
+import pooch.core
+import pytest
 
 ROWS = 20
 
 
-@dataclass
-class Answer:
-    """What the server says to one request; `missing` bytes are announced and never sent."""
+class Originals(dict[str, bytes]):
+    """The files of a test by the last part of their addresses; `asked` holds the addresses that were downloaded."""
 
-    body: bytes = b""
-    status: int = 200
-    missing: int = 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.asked: list[str] = []
+        monkeypatch.setattr(pooch.core, "choose_downloader", lambda url, **options: self.download)
 
-
-class Server:
-    """Answers by path; of several answers each but the last is given once."""
-
-    def __init__(self):
-        self.answers: dict[str, list[Answer]] = {}
-        self.requests: list[str] = []
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                owner.requests.append(self.path)
-                known = owner.answers.get(self.path, [Answer(status=404)])
-                answer = known.pop(0) if len(known) > 1 else known[0]
-                self.send_response(answer.status)
-                self.send_header("Content-Length", str(len(answer.body) + answer.missing))
-                self.end_headers()
-                self.wfile.write(answer.body)
-
-            def log_message(self, *arguments):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
+    def download(self, url: str, file: str, _: object) -> None:
+        self.asked.append(url)
+        Path(file).write_bytes(self[url.rpartition("/")[2]])
 
 
 def numbers(columns: int) -> np.ndarray:
     return np.random.default_rng(columns).integers(-9999, 9999, (ROWS, columns)) / 100
 
 
-def lines(table: np.ndarray, separator: str, header: str = "", end: str = "\n") -> bytes:
-    rows = [separator.join(f"{value:.17g}" for value in row) for row in table]
-    return end.join([*([header] if header else []), *rows, ""]).encode()
+def text(table: np.ndarray, delimiter: str, fmt: str = "%.17g", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savetxt(buffer, table, fmt, delimiter, comments="", **options)
+    return buffer.getvalue()
 
 
 def archive(**members: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("Readme.txt", b"read me")
-        for name, content in members.items():
+        for name, content in {"Readme.txt": b"read me", **members}.items():
             file.writestr(name, content)
     return buffer.getvalue()
 
@@ -74,10 +46,10 @@ def archive(**members: bytes) -> bytes:
 def workbook(*tables: np.ndarray) -> bytes:
     """Sheets with a line of names, and the blank rows and formatted empty cells that spreadsheets collect."""
     book = openpyxl.Workbook()
-    for index, table in enumerate(tables):
-        sheet = book.active if index == 0 else book.create_sheet()
-        sheet.append([f"X{i}" for i in range(table.shape[1])])
-        for row in table.tolist():
+    book.remove(book.active)
+    for table in tables:
+        sheet = book.create_sheet()
+        for row in ([f"X{i}" for i in range(table.shape[1])], *table.tolist()):
             sheet.append([*row, None, None])
         sheet.cell(row=ROWS + 30, column=table.shape[1] + 2).number_format = "0.00"
     buffer = io.BytesIO()
@@ -85,93 +57,45 @@ def workbook(*tables: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def expected_regression(data: np.ndarray, features: range, target: int, splits: int | None = 20) -> dict:
+def expected(data: np.ndarray, features: int, splits: int = 20) -> dict[str, np.ndarray]:
     """The arrays of the layout, written down a second time."""
-    arrays = {"data": data, "index_features": np.array(features, np.int16), "index_target": np.array(target, np.int16)}
-    if splits is not None:
+    arrays = {"data": np.ascontiguousarray(data), "index_features": np.arange(features, dtype=np.int16)}
+    arrays["index_target"] = np.array(features, np.int16)
+    if splits:
         generator = np.random.RandomState(1)
         order = np.stack([generator.choice(range(ROWS), ROWS, replace=False) for _ in range(splits)]).astype(np.uint16)
         arrays |= {"train_idx": order[:, :18], "test_idx": order[:, 18:]}
     return arrays
 
 
-def boston():
-    table = numbers(14)
-    rows = (" ".join(f"{value:8.3f}" for value in row) for row in table)
-    return "\n".join(f" {row}" for row in rows).encode(), expected_regression(table, range(13), 13)
-
-
-def concrete():
-    table = numbers(9)
-    body = lines(
-        table, ",", "Cement,Blast Furnace Slag,Fly Ash,Water,Superplasticizer,Coarse,Fine,Age,Strength", "\r\n"
-    )
-    return body, expected_regression(table, range(8), 8)
-
-
-def energy():
-    table = numbers(10)
-    cells = table.copy()
-    cells[3, 8] += 0.004  # cells may hold more decimals than are published
-    cells[4, 8] = np.nextafter(cells[4, 8], np.inf)
-    expected = expected_regression(np.ascontiguousarray(table[:, :9]), range(8), 8)
-    return archive(**{"ENB2012_data.xlsx": workbook(cells)}), expected
-
-
-def kin8nm():
-    table = numbers(9)
-    head = b"% a robot arm\n@RELATION kin8nm\n\n@ATTRIBUTE theta1 REAL\n@ATTRIBUTE y REAL\n\n@DATA\n"
-    return head + lines(table, ",") + b"% the end\n\n", expected_regression(table, range(8), 8)
-
-
-def naval():
-    table = numbers(18)
-    rows = "\n".join("".join(f"   {value:.7e}" for value in row) + " " for row in table)
-    body = archive(**{"UCI CBM Dataset/data.txt": rows.encode(), "__MACOSX/UCI CBM Dataset/._data.txt": b"\0\5\x16\7"})
-    return body, expected_regression(table, range(16), 16)
-
-
-def power():
-    table = numbers(5)
-    table[0] = (8.34, 40.77, 1010.84, 90.01, 480.48)
-    body = archive(**{"CCPP/Folds5x2_pp.xlsx": workbook(table[::-1], table, table[::-1])})
-    return body, expected_regression(table, range(4), 4)
-
-
-def protein():
-    table = numbers(10)
-    body = archive(**{"CASP.csv": lines(table, ",", "RMSD,F1,F2,F3,F4,F5,F6,F7,F8,F9")})
-    return body, expected_regression(np.ascontiguousarray(np.roll(table, -1, axis=1)), range(9), 9, splits=5)
-
-
-def wine_red():
-    table = numbers(12)
-    red = lines(table, ";", '"fixed acidity";"volatile acidity";"alcohol";"quality"')
-    body = archive(**{"winequality-white.csv": b"no", "winequality-red.csv": red})
-    return body, expected_regression(table, range(11), 11)
-
-
-def yacht():
-    table = numbers(7)
-    body = lines(table, " ").replace(b"\n", b" \n", 3) + b"\n"
-    return archive(**{"yacht_hydrodynamics.data": body}), expected_regression(table, range(6), 6)
-
-
-def year():
-    table = numbers(91)
-    table[:, 0] = 2001
-    body = archive(**{"YearPredictionMSD.txt": lines(table, ",")})
-    expected = np.ascontiguousarray(np.roll(table, -1, axis=1))
-    return body, expected_regression(expected, range(90), 90, splits=None)
-
-
-MINIATURES = {make.__name__: make for make in (boston, concrete, energy, kin8nm, naval, power, protein, wine_red)}
-MINIATURES |= {make.__name__: make for make in (yacht, year)}
-
-
-def offer(server: Server, name: str) -> Source:
-    """The source of this name, moved to the server and to the miniature's digest; year has none."""
-    body, arrays = MINIATURES[name]()
-    server.answers[f"/{name}"] = [Answer(body)]
-    digest = None if name == "year" else digest_of(arrays)
-    return replace(SOURCES[name], url=f"{server.address}/{name}", digest=digest)
+ENERGY = numbers(10)
+ENERGY[3, 8] += 0.004  # cells may hold more decimals than are published
+ENERGY[4, 8] = np.nextafter(ENERGY[4, 8], np.inf)
+POWER = np.vstack([(8.34, 40.77, 1010.84, 90.01, 480.48), numbers(5)[1:]])
+ROBOT = "% a robot arm\n@RELATION kin8nm\n\n@ATTRIBUTE theta1 REAL\n@ATTRIBUTE y REAL\n\n@DATA"
+WINE = text(numbers(12), ";", header='"fixed acidity";"volatile acidity";"alcohol";"quality"')
+NAVAL = {"UCI CBM Dataset/data.txt": text(numbers(18), "", "   %.7e", newline=" \n")}
+NAMES = "Cement,Blast Furnace Slag,Fly Ash,Water,Superplasticizer,Coarse,Fine,Age,Strength"
+MINIATURES = {
+    "boston": (text(numbers(14), " ", "%8.3f", newline="\n "), expected(numbers(14), 13)),
+    "concrete": (text(numbers(9), ",", header=NAMES, newline="\r\n"), expected(numbers(9), 8)),
+    "energy": (archive(**{"ENB2012_data.xlsx": workbook(ENERGY)}), expected(numbers(10)[:, :9], 8)),
+    "kin8nm": (text(numbers(9), ",", header=ROBOT, footer="% the end\n"), expected(numbers(9), 8)),
+    "naval": (
+        archive(**NAVAL, **{"__MACOSX/UCI CBM Dataset/._data.txt": b"\0\5\x16\7"}), expected(numbers(18), 16),
+    ),
+    "power": (archive(**{"CCPP/Folds5x2_pp.xlsx": workbook(POWER[::-1], POWER, POWER[::-1])}), expected(POWER, 4)),
+    "protein": (
+        archive(**{"CASP.csv": text(numbers(10), ",", header="RMSD,F1,F2,F3,F4,F5,F6,F7,F8,F9")}),
+        expected(np.roll(numbers(10), -1, axis=1), 9, splits=5),
+    ),
+    "wine_red": (archive(**{"winequality-white.csv": b"no", "winequality-red.csv": WINE}), expected(numbers(12), 11)),
+    "yacht": (
+        archive(**{"yacht_hydrodynamics.data": text(numbers(7), " ", newline=" \n") + b"\n"}), expected(numbers(7), 6),
+    ),
+    "year": (
+        archive(**{"YearPredictionMSD.txt": text(numbers(91), ",")}),
+        expected(np.roll(numbers(91), -1, axis=1), 90, splits=0),
+    ),
+}  # fmt: skip
+"""By the dataset's name its original, and the arrays that are read from it."""

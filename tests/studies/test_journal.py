@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from studies.journal import Journal
 
 
@@ -15,28 +13,6 @@ def test_a_piece_is_done_only_for_the_settings_it_was_made_from(tmp_path):
     assert again.get("piece", {"size": (1, 2)}) == [0.5]
     assert again.get("piece", {"size": (1, 3)}) is None
     assert again.get("other", {"size": (1, 2)}) is None
-
-
-def test_every_piece_says_what_it_was_made_with(tmp_path):
-    journal = Journal(tmp_path / "journal.json")
-    journal.put("one", 1, 1)
-    journal.put("two", 2, 2)
-    (environment,) = journal.environments()
-    assert {"jax", "date", "python"} <= set(environment)
-
-
-def test_another_file_is_refused_by_its_name(tmp_path):
-    (tmp_path / "journal.json").write_text("{")
-    with pytest.raises(ValueError, match=r"journal\.json must be JSON"):
-        Journal(tmp_path / "journal.json")
-
-
-def test_a_result_that_json_cannot_hold_leaves_the_file_as_it_was(tmp_path):
-    journal = Journal(tmp_path / "journal.json")
-    journal.put("one", 1, 1)
-    with pytest.raises(ValueError, match="JSON"):
-        journal.put("two", 2, float("nan"))
-    assert set(json.loads((tmp_path / "journal.json").read_text())) == {"one"}
 
 
 def test_journals_of_one_file_keep_what_the_others_wrote(tmp_path):

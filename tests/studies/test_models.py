@@ -47,18 +47,6 @@ def test_gaussian_noise_is_scipys(log_variance, key):
     np.testing.assert_allclose(NOISE.log_prob(output, label), expected, rtol=1e-12)
 
 
-def test_gaussian_noise_of_known_size_is_gaussian(key):
-    mean, label = jr.normal(key, (2, 3))
-    output = jnp.append(mean, jnp.log(0.7))
-    np.testing.assert_allclose(NOISE.log_prob(output, label), sk.Gaussian(0.7).log_prob(mean, label), rtol=1e-12)
-    np.testing.assert_allclose(NOISE.fisher(output)[:3, :3], sk.Gaussian(0.7).fisher(mean), rtol=1e-12)
-
-
-def test_one_noisy_output_takes_its_label_as_a_number():
-    output = jnp.array([0.3, -0.2])
-    assert NOISE.log_prob(output, jnp.array(1)) == NOISE.log_prob(output, jnp.array([1.0]))
-
-
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_gaussian_noise_has_the_expected_negative_hessian_for_fisher_information(outputs, key):
     """The Hessian is quadratic in the label, so that Gauss-Hermite quadrature with three nodes is exact."""
@@ -186,14 +174,6 @@ def run(optimizer, points, num_steps: int):
     return walk(points)
 
 
-@pytest.mark.parametrize("optimizer", [0.3, optax.adam(0.1), optax.sgd(0.1)], ids=["adagrad", "adam", "plain"])
-def test_every_member_of_an_ensemble_climbs_as_if_alone(optimizer, key):
-    points = jr.normal(key, (4, 2))
-    together = run(optimizer, points, 7)[0].points
-    alone = [run(optimizer, point[None], 7)[0].points[0] for point in points[:2]]
-    np.testing.assert_allclose(together[:2], alone, rtol=1e-12)
-
-
 def test_an_ensemble_is_gradient_ascent_and_tells_the_gradient(key):
     points = np.asarray(jr.normal(key, (4, 2)))
     state, info = run(optax.sgd(0.1), jnp.asarray(points), 3)
@@ -202,14 +182,6 @@ def test_an_ensemble_is_gradient_ascent_and_tells_the_gradient(key):
         np.testing.assert_allclose(info.velocity_norm[t], np.sqrt(np.mean(gradient**2)), rtol=1e-12)
         points = points + 0.1 * gradient
     np.testing.assert_allclose(state.points, points, rtol=1e-12)
-
-
-def test_an_ensemble_ends_at_the_mode(key):
-    result = sk.fit(
-        key, log_density, sk.ensemble(optax.sgd(0.5)), jr.normal(key, (4, 2)), num_steps=200, tolerance=1e-12
-    )
-    assert result.status is sk.Status.CONVERGED
-    np.testing.assert_allclose(result.particles, np.tile(MODE, (4, 1)), rtol=1e-10)
 
 
 def test_an_ensemble_wants_an_optimizer():

@@ -1,7 +1,5 @@
 """The recurrent network against an independent recurrence, its padding, and the Fisher information of its outputs."""
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,7 @@ import pytest
 
 import steinkern as sk
 from studies.sentences import cells
-from studies.sentences.model import Example, draw, features, log_prior, logits
+from studies.sentences.model import Example, draw, features, logits
 
 pytestmark = pytest.mark.thorough
 
@@ -54,19 +52,6 @@ def test_features_are_those_of_an_independent_recurrence(number, network, key):
     np.testing.assert_allclose(features(network, example), expected, rtol=1e-12)
 
 
-def test_forward_direction_is_that_of_equinox(network, key):
-    example = sentence(key, 9)
-    cell = eqx.nn.GRUCell(WIDTH, UNITS, key=key)
-    where = (lambda c: c.weight_ih, lambda c: c.weight_hh, lambda c: c.bias, lambda c: c.bias_n)
-    values = (network.inputs[0].T, network.recurrent[0].T, network.bias[0], network.new_bias[0])
-    for position, value in zip(where, values, strict=True):
-        cell = eqx.tree_at(position, cell, value)
-    state = jnp.zeros(UNITS)
-    for token in example.tokens:
-        state = cell(network.words[token], state)
-    np.testing.assert_allclose(features(network, example)[:UNITS], state, rtol=1e-10)
-
-
 def test_padding_changes_neither_features_nor_gradients(network, key):
     short = sentence(key, 5)._replace(tokens=sentence(key, 5).tokens[:5])
     long = short._replace(tokens=jnp.concatenate([short.tokens, jnp.full((7,), 3)]))
@@ -103,31 +88,6 @@ def test_dropout_is_unbiased_and_needs_a_key(network, key):
     deaf = network._replace(inputs=jnp.zeros_like(network.inputs))
     masked = jax.vmap(lambda k: features(deaf, example._replace(key=k), 0.3))(jr.split(key, 2000))
     np.testing.assert_allclose(jnp.mean(masked, axis=0), features(deaf, example), rtol=0.1)  # 2000 masks: 1.5 %
-
-
-def test_fisher_of_the_output_weights_is_the_expected_outer_product_of_gradients(network, key):
-    """Exact softmax Fisher against Σ_x Σ_y p(y|x) g gᵀ from per-example gradients, with the prior's identity."""
-    rows = 7
-    examples = Example(
-        jr.randint(key, (rows, 9), 0, WORDS), jnp.arange(rows), jnp.zeros(rows, int), jr.split(key, rows)
-    )
-    particles, shared = sk.split(network._replace(output=network.output[None]), "output")
-    model = partial(logits, dropout=0.5)
-
-    def log_likelihood(net, example):
-        return sk.Categorical().log_prob(model(net, example), example.label)
-
-    target = sk.Posterior(log_prior, log_likelihood, 70, shared=shared).bind(jax.tree.map(lambda x: x[0], particles))
-    point = network.output.reshape(-1)
-    result = sk.Fisher(model, sk.Categorical())(target, point, examples).as_matrix()
-    expected = np.eye(point.size)
-    for row in range(rows):
-        example = jax.tree.map(lambda leaf, row=row: leaf[row], examples)
-        for label in range(CLASSES):
-            one = example._replace(label=jnp.asarray(label))
-            gradient = jax.grad(target.log_example)(point, one)
-            expected += 70 / rows * np.exp(target.log_example(point, one)) * np.outer(gradient, gradient)
-    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
 
 
 def cells_of(network) -> cells.CellNetwork:

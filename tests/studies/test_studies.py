@@ -3,27 +3,41 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import optax
 import pytest
 
+import steinkern as sk
 from studies import driver
 from studies.__main__ import STUDIES, main
-from studies.methods import COLORS, TITLES
+from studies.covtype.study import REPORTED
+from studies.data.text import TEXTS
+from studies.methods import COLORS, TITLES, build
+from studies.sentences.runs import EPOCHS
+from studies.toy import targets as toy
+from studies.uci import study as uci
 
 RESULTS = Path(__file__).parents[2] / "results"
 BY_NAME = {study.name: study for study in STUDIES}
-NAMES = tuple(BY_NAME)
-SEARCHED = tuple(name for name in NAMES if name != "images")
-"""The studies with a recorded search; the settings of the others are starting points."""
+SEARCHED = {"toy": {*toy.PAPER}, "covtype": {"covtype"}, "uci": {*uci.PAPER}, "sentences": {*TEXTS}}
+"""The cases of studies with a recorded search; the settings of the others are starting points."""
 CASES = {"toy": "sine", "covtype": "covtype", "uci": "boston", "sentences": "mr", "images": "mlp"}
 """A case of each study that its search has settings for."""
 OPTIONS = {"toy": "--targets", "uci": "--datasets", "sentences": "--datasets", "images": "--cases"}
 """The option that names cases."""
 
 
-def wrap(name: str, settings: object) -> dict[str, object]:
-    """The content of a settings file with these settings by method."""
-    return {"winners": settings if name == "covtype" else {CASES[name]: settings}}
-
+KINDS = {
+    "sgld": sk.samplers.SGLD,
+    "psgld": sk.samplers.PSGLD,
+    "vanilla": sk.samplers.FixedKernel,
+    "svn": sk.samplers.SVN,
+    "average": sk.samplers.AverageMetric,
+    "mixture": sk.samplers.AnchorMixture,
+    "ensemble": sk.samplers.Ensemble,
+    "point": sk.samplers.Ensemble,
+}
+"""The sampler of each method, or the rule of its kernel."""
 
 COMMON = [
     (["--quick", "--tune"], "leave out `--quick`"),
@@ -38,6 +52,7 @@ COMMON = [
     (["--settings", "method.json"], "`method` must be one of"),
     (["--quick", "--settings", "empty.json"], "`--settings` holds none for"),
     (["--quick", "--out", f"{__file__}/nowhere"], "Not a directory"),
+    (["--quick", "--jobs", "0"], "`--jobs` must be a whole number"),
 ]
 OWN = {
     "toy": [(["--seeds", "0"], "`--seeds` must be a whole number")],
@@ -45,9 +60,7 @@ OWN = {
         (["--trials", "0"], "`--trials` must be a whole number"),
         (["--trials", "1001"], "`--trials` must be at most 1000"),
     ],
-    "uci": [
-        (["--hidden-layers", "0"], "`--hidden-layers` must be a whole number"),
-    ],
+    "uci": [],
     "sentences": [
         (["--datasets", "generated"], "must be among mr, cr, subj, mpqa, each once, got generated"),
         (["--folds", "11"], "`--folds` must be a whole number from 1 to 10"),
@@ -55,6 +68,8 @@ OWN = {
         (["--settings", "few.json"], "there must be 10 of step_size, one a fold"),
         (["--quick", "--datasets", "mr"], "`--quick` runs on a generated corpus"),
         (["--tune", "--folds", "2"], "`--tune` searches settings for all folds"),
+        (["--tune", "--all-weights"], "`--tune` has nothing to search with `--all-weights`"),
+        (["--quick", "--all-weights", "--settings", "own.json"], "`--settings` has no effect"),
     ],
     "images": [
         (["--seeds", "0"], "`--seeds` must be a whole number"),
@@ -77,14 +92,11 @@ def refusals():
     for name, study in BY_NAME.items():
         lines = [*COMMON, *OWN[name]]
         if name in OPTIONS:
-            lists = [(listed.format(CASES[name]), message) for listed, message in LISTS]
-            lines += [([OPTIONS[name], listed], message) for listed, message in lists[:2]]
-            lines += [([OPTIONS[name], lists[2][0], *tune], "each once") for tune in ([], ["--tune"])]
-            lines += [([OPTIONS[name], listed, "--tune"], message) for listed, message in lists[:2]]
+            lists = [[OPTIONS[name], listed.format(CASES[name])] for listed, _ in LISTS]
+            for tune in ([], ["--tune"]):
+                lines += [([*line, *tune], message) for line, (_, message) in zip(lists, LISTS, strict=True)]
         if study.selectable:
             lines += [(["--methods", "svm"], "`--methods` must be among"), (["--methods", ","], "got none")]
-        if study.parallel:
-            lines.append((["--quick", "--jobs", "0"], "`--jobs` must be a whole number"))
         if name in ("sentences", "images"):  # their quick runs have settings of their own
             lines = [line for line in lines if "empty.json" not in line[0]]
         for options, message in lines:
@@ -97,22 +109,20 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write(name: str) -> None:
-        whole = driver.read_settings(BY_NAME[name], None)[CASES[name]]
-        sgld = dict(whole["sgld"])
-        sizes = sgld["step_size"]
-        contents = {
-            "broken.json": None,
-            "other.json": [1, 2],
-            "empty.json": {"winners": {}},
-            "names.json": wrap(name, {"sgld": {**sgld, "step": 1}}),
-            "list.json": wrap(name, {"sgld": [0.1]}),
-            "zero.json": wrap(name, {"sgld": {**sgld, "step_size": [0.0] * 10 if isinstance(sizes, list) else 0.0}}),
-            "null.json": wrap(name, {"sgld": {**sgld, "step_size": None}}),
-            "method.json": wrap(name, {"svm": sgld}),
-            "few.json": wrap(name, {"sgld": {**sgld, "step_size": [0.1]}}),
+        case = CASES[name]
+        sgld = driver.read_settings(BY_NAME[name], None)[case]["sgld"]
+        changes = {
+            "names": {**sgld, "step": 1},
+            "list": [0.1],
+            "zero": {**sgld, "step_size": np.zeros_like(sgld["step_size"]).tolist()},
+            "null": {**sgld, "step_size": None},
+            "few": {**sgld, "step_size": [0.1]},
         }
+        contents = {file: json.dumps({"winners": {case: {"sgld": setting}}}) for file, setting in changes.items()}
+        contents |= {"broken": "{", "other": "[1, 2]", "empty": '{"winners": {}}'}
+        contents["method"] = json.dumps({"winners": {case: {"svm": sgld}}})
         for file, content in contents.items():
-            Path(file).write_text("{" if content is None else json.dumps(content))
+            Path(f"{file}.json").write_text(content)
 
     return write
 
@@ -136,7 +146,7 @@ def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_rec
     recorded = driver.read_settings(study, None)
     search = json.loads((RESULTS / name / "search.json").read_text())
     reported = json.loads((RESULTS / name / "results.json").read_text())["settings"]["winners"]
-    assert set(recorded) == {case for case in cases_of(name) if case not in study.settings_from}
+    assert set(recorded) == SEARCHED[name]
     for case, methods in recorded.items():
         assert set(methods) == set(study.methods)
         for method, setting in methods.items():
@@ -144,31 +154,17 @@ def test_recorded_settings_are_the_winners_of_the_recorded_search_and_of_the_rec
             pieces = [search[cell.key] for cell in cells]
             values = [study.values(piece["result"]) for piece in pieces]
             chosen = driver.choose(f"{method} on {case}", cells, [value for single in values for value in single])
-            shown = reported[method] if study.single_case else reported[case][method]
-            assert setting == chosen == shown
+            assert setting == chosen == reported[case][method]
             for cell, piece in zip(cells, pieces, strict=True):
                 made_from = json.loads(json.dumps({**cell.made_from, **Searched(name, case).protocol()}))
                 assert piece["made_from"] == made_from
-
-
-def cases_of(name: str) -> tuple[str, ...]:
-    from studies.data.text import TEXTS
-    from studies.images.networks import NETWORKS
-    from studies.toy.targets import PAPER
-    from studies.uci import study as uci
-
-    return {"toy": PAPER, "covtype": ("covtype",), "uci": uci.PAPER, "sentences": TEXTS, "images": NETWORKS}[name]
 
 
 class Searched:
     """Stands for the task of a recorded search: what its search.json says about data and sizes."""
 
     def __init__(self, name: str, case: str):
-        from studies.covtype.study import REPORTED
-        from studies.sentences.runs import EPOCHS
-        from studies.toy.targets import TARGETS
-
-        self.target = TARGETS["sine"] if case not in TARGETS else TARGETS[case]
+        self.target = toy.TARGETS.get(case)
         self.epochs, self.checkpoints, self.all_weights = EPOCHS, REPORTED, False
         search = json.loads((RESULTS / name / "search.json").read_text())
         pieces = [piece for key, piece in search.items() if name == "covtype" or key.startswith(f"{case}/")]
@@ -194,6 +190,12 @@ def test_quick_mode_needs_no_download(name, methods, case, files, tmp_path):
     for file in ("results.json", "table.md", *files):
         assert (tmp_path / file).stat().st_size > 300, file
     assert {row["case"] for row in json.loads((tmp_path / "results.json").read_text())["rows"]} == {case}
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_methods_are_made_of_their_samplers(method):
+    moves = build(method, optax.adam(0.1), 0.1, sk.Hessian())
+    assert type(getattr(moves, "rule", moves)) is KINDS[method]
 
 
 def test_every_method_has_a_color_and_no_figure_has_two_of_one():

@@ -12,7 +12,6 @@ from studies.data.text import (
     generate_corpus,
     in_buckets,
     load_sentences,
-    number_words,
     read_vectors,
     word_vectors,
 )
@@ -48,7 +47,7 @@ def tables(directory):
     body = b"".join(word + b" " + row.tobytes() + b"\n" for word, row in zip((b"good", b"bad"), vectors, strict=True))
     (directory / "b.bin").write_bytes(b"2 3\n" + body)
     (directory / "c.txt").write_text("good 1 2 3\nbad 4 5 6\n")
-    (directory / "d.txt").write_text("2 3\ngood 1 2 3\nbad 4 5 6\n")
+    (directory / "d.txt").write_text("2 3\n. . . 7 8 9\ngood 1 2 3\nbad 4 5 6\n")  # a word may have spaces
     return [directory / name for name in ("a.npz", "rows.npz", "b.bin", "c.txt", "d.txt")]
 
 
@@ -69,11 +68,6 @@ def test_tables_stand_side_by_side_at_one_scale_and_missing_words_are_drawn(tmp_
     np.testing.assert_allclose(result[400], scale * np.array([4, 5, 6, 4, 5, 6]), rtol=1e-6)
     assert np.sqrt(np.mean(result[:400] ** 2)) == pytest.approx(ENTRY_SCALE, rel=0.05)  # 2400 draws: 1.4 %
     np.testing.assert_array_equal(result, word_vectors(words, [first, second])[0])
-
-
-def test_text_tables_may_hold_words_with_spaces_that_nobody_wants(tmp_path):
-    (tmp_path / "x.txt").write_text(". . . 1 2 3\ngood 1 2 3\n")
-    assert list(read_vectors(tmp_path / "x.txt", frozenset(["good"]))) == ["good"]
 
 
 def test_tables_that_do_not_fit_are_refused(tmp_path):
@@ -114,7 +108,3 @@ def test_the_generated_corpus_can_be_learnt_and_is_always_the_same():
     opinions = [{result.words[i][:3] for i in row[:n]} for row, n in zip(result.tokens, result.lengths, strict=True)]
     right = np.mean([("goo" in words) == bool(label) for words, label in zip(opinions, result.labels, strict=True)])
     assert 0.9 < right < 1
-
-
-def test_no_words_at_all_are_still_a_table():
-    assert number_words("none", [[], []], [0, 1]).tokens.shape == (2, 1)

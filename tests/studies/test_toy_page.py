@@ -2,13 +2,14 @@
 
 import contextlib
 import io
-import json
 import re
 
 import pytest
 
 from studies.__main__ import main
 from tests.helpers import browser
+
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
@@ -20,49 +21,23 @@ def quick_study(tmp_path_factory):
     return printed.getvalue(), directory
 
 
-@pytest.mark.thorough
-def test_quick_study_prints_a_table_and_says_where_the_page_is(quick_study):
-    printed, _ = quick_study
+def test_quick_study_prints_a_table_and_writes_every_promised_file(quick_study):
+    printed, directory = quick_study
     assert "Matrix-SVGD (mixture)" in printed
     assert "index.html" in printed
-
-
-@pytest.mark.thorough
-def test_quick_study_writes_every_promised_file(quick_study):
-    _, directory = quick_study
     names = ["overview", "log_mmd", "grid_star", "grid_sine_released"]
-    for name in ["results.json", "table.md", "index.html", *(f"{n}.{e}" for n in names for e in ("png", "svg"))]:
+    for name in ["table.md", "index.html", *(f"{n}.{e}" for n in names for e in ("png", "svg"))]:
         assert (directory / name).stat().st_size > 500, name
-    for name in names:
-        assert (directory / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert (directory / f"{name}.png").stat().st_size < 300_000
+    assert max(file.stat().st_size for file in directory.glob("*.png")) < 300_000
 
 
-@pytest.mark.thorough
-def test_quick_study_s_results_have_the_common_format(quick_study):
-    _, directory = quick_study
-    content = json.loads((directory / "results.json").read_text())
-    assert content["experiment"] == "toy"
-    assert {"winners", "grids", "seeds", "tuning_seeds", "environment"} <= set(content["settings"])
-    result = {(row["case"], row["method"]) for row in content["rows"]}
-    assert {("star", "mixture"), ("star", "mixture-svn"), ("sine_released", "psgld")} <= result
-    assert all(row["paper"] is None and row["trials"] >= 2 for row in content["rows"])
-
-
-@pytest.mark.thorough
-def test_page_needs_no_network(quick_study):
+def test_page_needs_no_network_and_shows_pictures_first_and_its_verdicts_in_one_table(quick_study):
     _, directory = quick_study
     page = (directory / "index.html").read_text()
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!data:)", page)
     outside = re.sub(r"<script.*?</script>|<pre>.*?</pre>", "", page, flags=re.S)
     assert not re.search(r"\$|{{|{%|}}|%}", outside)
     assert "&#34;particles&#34;: 50" in page  # what was recorded is escaped
-
-
-@pytest.mark.thorough
-def test_page_shows_pictures_first_and_its_verdicts_in_one_table(quick_study):
-    _, directory = quick_study
-    page = (directory / "index.html").read_text()
     assert page.index("<img") < page.index("<canvas") < page.index("<table")
     body = page[page.index("<h2>Who wins") :]
     table = body[body.index("<tbody>") : body.index("</tbody>")]
@@ -70,7 +45,6 @@ def test_page_shows_pictures_first_and_its_verdicts_in_one_table(quick_study):
     assert len(re.findall(r"(better|worse|level)</span>", table)) == 4 * 3
 
 
-@pytest.mark.thorough
 @pytest.mark.browser
 def test_the_page_s_slider_moves_the_particles_of_every_method(quick_study, tmp_path):
     _, directory = quick_study

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import steinkern as sk
-from studies.toy.targets import PAPER, TARGETS, LogMMD, Window, grid_draws
+from studies.toy.targets import TARGETS, LogMMD, Window, grid_draws
 
 pytestmark = pytest.mark.thorough
 
@@ -65,8 +65,6 @@ def masses(name):
 
 def test_every_target_has_a_formula_here():
     assert set(TARGETS) == set(FORMULAS)
-    assert all(TARGETS[name].name == name for name in TARGETS)
-    assert set(PAPER) < set(TARGETS)
 
 
 @every_target
@@ -84,10 +82,6 @@ def test_log_density_keeps_single_precision(name):
     assert value.shape == ()
 
 
-def test_the_stars_alone_have_no_residual():
-    assert [name for name in TARGETS if TARGETS[name].residual is None] == ["star", "star_released"]
-
-
 @pytest.mark.parametrize("name", [name for name in FORMULAS if not name.startswith("star")])
 def test_half_the_squared_residual_is_minus_the_log_density(name, key):
     target = TARGETS[name]
@@ -95,28 +89,6 @@ def test_half_the_squared_residual_is_minus_the_log_density(name, key):
     half_square = 0.5 * np.sum(np.asarray(jax.vmap(target.residual)(x)) ** 2, axis=1)
     difference = half_square + FORMULAS[name](np.asarray(x))
     np.testing.assert_allclose(difference, difference[0], rtol=0, atol=1e-9)
-
-
-def test_the_paper_star_lies_across_and_the_released_one_points_outwards():
-    across, outwards = TARGETS["star"].log_density, TARGETS["star_released"].log_density
-    centre, top, right = jnp.zeros(2), jnp.array([0.0, 1.5]), jnp.array([1.5, 0.0])
-    assert across(top) > across(centre) + 50
-    assert outwards(centre) > outwards(top) + 5
-    assert outwards(right) > outwards(top) + 5
-
-
-def test_the_released_sine_is_flat_at_the_bottom_of_its_valley():
-    paper, released = (TARGETS[name].log_density for name in ("sine", "sine_released"))
-    origin, beside = jnp.zeros(2), jnp.array([0.0, 0.1])
-    np.testing.assert_allclose(paper(origin) - paper(beside), 0.1**2 / 0.006 + 0.005, rtol=1e-12)
-    np.testing.assert_allclose(released(origin) - released(beside), 0.1**4 / 0.006 + 0.005, rtol=1e-12)
-
-
-def test_the_released_banana_is_symmetric_and_the_paper_one_is_not():
-    left, right = jnp.array([-1.0, 0.5]), jnp.array([1.0, 0.5])
-    paper, released = (TARGETS[name].log_density for name in ("double_banana", "double_banana_released"))
-    np.testing.assert_allclose(released(left), released(right), rtol=1e-14)
-    assert abs(paper(left) - paper(right)) > 0.01
 
 
 @pytest.mark.parametrize(
@@ -137,16 +109,6 @@ def test_moments_of_the_draws_match_quadrature(name, key):
         assert np.all(np.abs(moment(draws).mean(axis=0) - mean) < 4.5 * error)
 
 
-@pytest.mark.parametrize("name", ["star", "star_released"])
-def test_the_star_moments_are_those_of_its_five_arms(name, key):
-    number = 100_000
-    draws = np.asarray(TARGETS[name].draws(key, number))
-    # Five turns make any second moment isotropic: (1.5² + 1 + 1/100) / 2 on the diagonal.
-    variance = (1.5**2 + 1.01) / 2
-    assert np.all(np.abs(draws.mean(axis=0)) < 4.5 * np.sqrt(variance / number))
-    np.testing.assert_allclose(draws.T @ draws / number, variance * np.eye(2), atol=4.5 * 3 * variance / number**0.5)
-
-
 @every_target
 def test_draws_fall_into_coarse_cells_as_often_as_the_density_says(name, key):
     number, coarse = 50_000, 64
@@ -162,12 +124,6 @@ def test_draws_fall_into_coarse_cells_as_often_as_the_density_says(name, key):
     # One in 10⁴ sets of correct draws would fail; the seeds are fixed.
     assert frequent.sum() > 50
     assert statistic < stats.chi2.isf(1e-4, frequent.sum())
-
-
-def test_every_variant_is_another_density():
-    for name in PAPER:
-        distance = 0.5 * np.abs(masses(name) - masses(f"{name}_released")).sum()  # in total variation
-        assert distance > 0.05
 
 
 def test_grid_draws_are_the_same_in_single_precision():
@@ -193,9 +149,7 @@ def test_grid_draws_avoid_places_without_mass(key):
         return jnp.where(x[0] > 0, 0.0, -jnp.inf)
 
     draws = np.asarray(grid_draws(half, Window(-1.0, 1.0, 2.0, 3.0), cells=10)(key, 20_000))
-    assert draws[:, 0].min() > 0
-    assert draws[:, 0].max() < 1
-    assert draws[:, 1].min() >= 2
+    assert np.all((draws > [0, 2]) & (draws < [1, 3]))
     # Uniform on the unit square, inside the cells too.
     for column, low in ((0, 0.0), (1, 2.0)):
         assert stats.kstest(draws[:, column] - low, "uniform").pvalue > 1e-4
@@ -216,17 +170,6 @@ def test_the_window_shows_the_mass_and_the_first_particles(name):
     assert masses(name)[inside].sum() > 0.999
     reach = stats.norm(scale=1.5)
     assert (reach.cdf(right) - reach.cdf(left)) * (reach.cdf(top) - reach.cdf(bottom)) > 0.94
-
-
-@every_target
-def test_the_iterations_are_those_of_the_paper(name):
-    target = TARGETS[name]
-    expected = {
-        "sine": ((0, 5, 10, 30, 500), 30),
-        "double_banana": ((0, 10, 30, 100, 1000), 100),
-        "star": ((0, 30, 100, 500, 1000), 30),
-    }
-    assert (target.iterations, target.reported_iteration) == expected[name.removesuffix("_released")]
 
 
 def test_log_mmd_is_the_log_of_mmd2_with_the_median_kernel(key):

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -12,9 +11,8 @@ import scipy.special
 import scipy.stats
 
 from studies import driver
-from studies.data.datasets import Regression, path_of, save_arrays, standard_splits, year_split
+from studies.data.datasets import Regression, standard_splits, year_split
 from studies.study import Outcome
-from studies.tables import read_results
 from studies.uci import runs
 from studies.uci import study as uci
 from studies.uci.runs import Scores, prepare, run_trials, scales_of
@@ -33,30 +31,6 @@ def miniature(name: str = "boston", rows: int = 30, splits: int = 2) -> Regressi
     features = generator.normal(50.0, 7.0, (rows, 3)) * np.array([1.0, 100.0, 0.0])  # the last one is constant
     targets = 20.0 + 0.3 * features[:, 0] + generator.normal(0, 0.5, rows)
     return Regression(name, features, targets, *standard_splits(rows, splits))
-
-
-def directory_with(path: Path, *names: str) -> Path:
-    for name in names:
-        data = miniature(name)
-        arrays = {
-            "data": np.concatenate([data.features, data.targets[:, None]], axis=1),
-            "index_features": np.arange(3),
-            "index_target": np.array(3),
-        }
-        if name != "year":
-            arrays |= {"train_idx": data.train_rows.astype(np.uint16), "test_idx": data.test_rows.astype(np.uint16)}
-        save_arrays(path_of(name, path), arrays)
-    return path
-
-
-def settings_file(path: Path, *names: str, step_size: float = 0.01) -> Path:
-    by_method = {method: setting(step_size, damping=0.1 if method in DAMPED else None) for method in STUDY.methods}
-    path.write_text(json.dumps({"winners": dict.fromkeys(names, by_method)}))
-    return path
-
-
-def reproduce(out: Path, *datasets: str, **options):
-    return driver.reproduce(STUDY, out, datasets=datasets, progress=lambda text: None, **options)
 
 
 def test_scores_are_those_of_a_mixture_of_normals_in_the_target_s_own_units(key):
@@ -78,15 +52,11 @@ def test_standardisation_sees_the_training_rows_alone():
     changed = data.targets.copy()
     changed[data.test_rows[0]] += 1e3
     one, other = prepare(data), prepare(Regression("boston", data.features, changed, data.train_rows, data.test_rows))
-    units = [np.asarray(scales_of(task).target_spread)[0] * task.unit for task in (one, other)]
+    units = [np.asarray(scales_of(task)[3])[0] * task.unit for task in (one, other)]
     np.testing.assert_allclose(units[0], data.targets[data.train_rows[0]].std(), rtol=1e-5)  # float32
     np.testing.assert_allclose(units[1], units[0], rtol=1e-4)  # float32, beside outliers a thousand times as large
-
-
-def test_a_constant_column_does_no_harm():
-    task = prepare(miniature())
-    assert np.all(np.isfinite(task.features))
-    assert np.all(np.asarray(scales_of(task).spread) > 0)
+    assert np.all(np.isfinite(one.features))  # a constant column does no harm
+    assert np.all(np.asarray(scales_of(one)[1]) > 0)
 
 
 def test_settings_are_chosen_on_training_rows_that_are_held_out():
@@ -130,17 +100,6 @@ def test_networks_learn_a_line(method, size):
 
 
 @pytest.mark.thorough
-def test_particles_of_a_matrix_variant_do_not_share_their_noise(monkeypatch):
-    def kept(means, log_variances, y, unit):
-        return Scores(jnp.std(log_variances[:, 0]), jnp.mean(log_variances))
-
-    monkeypatch.setattr(runs, "predictive_scores", kept)
-    task = prepare(miniature(), hidden=(4,))
-    scores = run_trials("average", [setting(0.03, damping=0.1, noise_rate=0.1)], task, task.checkpoints(20), 0)
-    assert scores.rmse.min() > 1e-3
-
-
-@pytest.mark.thorough
 def test_search_gives_each_setting_the_score_of_its_own_run():
     task = prepare(miniature(), hidden=(4,))
     settings = [setting(0.001, noise_rate=0.1), setting(0.03, noise_rate=5.0)]
@@ -174,21 +133,21 @@ def finished(rmse: float, log_likelihood: float) -> dict[str, np.ndarray]:
     return {"rmse": rmse + spread, "log_likelihood": log_likelihood + spread}
 
 
-def of(sgld: dict[str, np.ndarray], mixture: dict[str, np.ndarray], **absent) -> Outcome:
-    return outcome(STUDY, {"boston": {"sgld": sgld, "mixture": mixture}}, **absent)
+def of(sgld: dict[str, np.ndarray], mixture: dict[str, np.ndarray]) -> Outcome:
+    return outcome(STUDY, {"boston": {"sgld": sgld, "mixture": mixture}})
 
 
-def test_table_prints_the_paper_beside_ours_and_the_best_in_bold():
-    tables = of(finished(3.0, -2.4), finished(2.0, -2.5), year=None).tables()
-    lines = tables["rmse"].splitlines()
-    assert lines[2] == "| boston | 3.000 ± 0.100 | **2.000 ± 0.100** (2.717) |"
-    assert lines[3] == "| year | not run: data absent | not run: data absent |"
+@pytest.mark.parametrize(
+    ("rmse", "line"),
+    [
+        (3.0, "| boston | 3.000 ± 0.100 | **2.000 ± 0.100** (2.717) |"),
+        (1.9999, "| boston | **2.000 ± 0.100** | **2.000 ± 0.100** (2.717) |"),  # level as printed
+    ],
+)
+def test_table_prints_the_paper_beside_ours_and_the_best_in_bold(rmse, line):
+    tables = of(finished(rmse, -2.4), finished(2.0, -2.5)).tables()
+    assert tables["rmse"].splitlines()[2] == line
     assert "**-2.400 ± 0.100**" in tables["log_likelihood"]
-
-
-def test_methods_that_are_level_as_printed_are_all_bold():
-    (line,) = of(finished(2.0, -2.4), finished(2.0001, -2.5)).tables()["rmse"].splitlines()[2:]
-    assert line == "| boston | **2.000 ± 0.100** | **2.000 ± 0.100** (2.717) |"
 
 
 def test_verdicts_say_where_a_row_falls_short():
@@ -199,108 +158,34 @@ def test_verdicts_say_where_a_row_falls_short():
     assert "not so on 1 (boston)" in text
 
 
-def test_the_paper_s_best_of_a_row():
-    assert STUDY.metrics["rmse"].best_in_paper("boston") == 2.699
-    assert STUDY.metrics["log_likelihood"].best_in_paper("boston") == -2.669
-    assert STUDY.metrics["rmse"].best_in_paper("yacht") is None
-
-
-@pytest.mark.thorough
-def test_run_writes_rows_goes_on_where_it_stopped_and_names_absent_data(tmp_path, monkeypatch):
-    data = directory_with(tmp_path / "data", "boston")
-    settings = settings_file(tmp_path / "settings.json", "boston", "year")
-    out = tmp_path / "out"
-    recorded: list[str] = []
-
-    def run(methods=("vanilla", "mixture"), settings=settings):
-        return driver.reproduce(
-            STUDY, out, data=data, datasets=("boston", "year"), methods=methods, hidden_layers=1, settings=settings,
-            progress=recorded.append,
-        )  # fmt: skip
-
-    report = run()
-    content = json.loads((out / "results.json").read_text())
-    assert {(row["case"], row["method"], row["metric"]) for row in content["rows"]} == {
-        ("boston", method, metric) for method in ("vanilla", "mixture") for metric in STUDY.metrics
-    }
-    assert content["rows"][0]["paper"] == 2.785
-    assert content["settings"]["not_run"] == {"year": "data absent"}
-    assert "not run: data absent" in (out / "table.md").read_text()
-    assert len(recorded) == 2
-
-    monkeypatch.setattr(uci, "run_trials", lambda *arguments, **options: pytest.fail("a finished row ran again"))
-    assert run().tables == report.tables
-    monkeypatch.undo()
-    ran: list[str] = []
-    monkeypatch.setattr(uci, "run_trials", lambda method, *rest, **seed: ran.append(method) or run_trials(
-        method, *rest, **seed))  # fmt: skip
-    run(settings=settings_file(tmp_path / "other.json", "boston", "year", step_size=0.02), methods=("vanilla",))
-    assert ran == ["vanilla"]  # other settings, another row
-
-
-@pytest.mark.thorough
-def test_year_in_its_own_layout_runs(tmp_path):
-    data = directory_with(tmp_path / "data", "year")
-    settings = settings_file(tmp_path / "settings.json", "protein")
-    options = {"data": data, "methods": ("ensemble",), "hidden_layers": 1, "settings": settings, "figures": False}
-    assert "| year |" in reproduce(tmp_path / "out", "year", **options).tables["rmse"]
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["rows"][0]["trials"] == 5
-
-
-@pytest.mark.thorough
-def test_search_is_resumed_and_writes_settings(tmp_path, monkeypatch):
-    monkeypatch.setitem(uci.EPOCHS, "boston", (1, 2))
-    monkeypatch.setattr(uci, "STEP_SIZES", (0.01,))
-    data = directory_with(tmp_path / "data", "boston")
-    lines: list[str] = []
-    options = {"data": data, "datasets": ("boston",), "methods": ("ensemble",), "progress": lines.append}
-    driver.search(STUDY, tmp_path, **options)
-    chosen = json.loads((tmp_path / "settings.json").read_text())["winners"]["boston"]["ensemble"]
-    assert chosen["step_size"] == 0.01
-    assert len(lines) == 2
-    monkeypatch.setattr(uci, "run_trials", lambda *arguments, **seed: pytest.fail("a finished cell ran again"))
-    driver.search(STUDY, tmp_path, **options)
-
-
-@pytest.mark.thorough
-def test_rows_that_run_at_the_same_time_are_the_same_rows(tmp_path):
-    data = directory_with(tmp_path / "data", "boston")
-    settings = settings_file(tmp_path / "settings.json", "boston")
-    options = {"data": data, "methods": ("sgld", "ensemble"), "hidden_layers": 1, "settings": settings}
-    for jobs in (2, 1):
-        reproduce(tmp_path / str(jobs), "boston", jobs=jobs, **options)
-    both, alone = (read_results(tmp_path / str(jobs) / "results.json")[2] for jobs in (2, 1))
-    assert [(row.method, row.metric) for row in both] == [(row.method, row.metric) for row in alone]
-    # float32, and programs that are compiled and run beside others may add up in another order.
-    np.testing.assert_allclose([row.mean for row in both], [row.mean for row in alone], rtol=1e-4)
-
-
 def test_a_search_in_pieces_keeps_what_it_has_chosen(tmp_path, monkeypatch):
     monkeypatch.setattr(uci.UCI, "evaluate", lambda self, method, cell, task: [-1.0] * len(cell.settings))
-    data = directory_with(tmp_path / "data", "boston", "concrete")
+    monkeypatch.setattr(uci, "load_regression", lambda name, where: miniature(name))
     for name, method in (("boston", "sgld"), ("concrete", "sgld"), ("boston", "ensemble")):
-        driver.search(STUDY, tmp_path, data=data, datasets=(name,), methods=(method,), progress=lambda text: None)
+        driver.search(STUDY, tmp_path, datasets=(name,), methods=(method,))
     chosen = json.loads((tmp_path / "settings.json").read_text())["winners"]
     assert {name: set(methods) for name, methods in chosen.items()} == {
         "boston": {"sgld", "ensemble"}, "concrete": {"sgld"}
     }  # fmt: skip
 
 
-def test_another_table_is_another_row_and_scores_that_are_not_finite_are_kept_as_such(tmp_path, monkeypatch):
-    values = iter([1.0, float("nan")])
+def test_other_inputs_are_another_row_and_scores_that_are_not_finite_are_kept_as_such(tmp_path, monkeypatch):
+    values: list[float] = []
 
     def instead(method, settings, task, checkpoints, seed):
-        return Scores(np.full((1, 2, 1), value := next(values)), np.full((1, 2, 1), value))
+        values.append([1.0, 2.0, np.nan][len(values)])
+        return Scores(*np.full((2, 1, 2, 1), values[-1]))
 
     monkeypatch.setattr(uci, "run_trials", instead)
-    settings = settings_file(tmp_path / "settings.json", "boston")
-    for factor in (1, 2):
-        data = directory_with(tmp_path / "data", "boston")
-        arrays = dict(np.load(path_of("boston", data)))
-        save_arrays(path_of("boston", data), arrays | {"data": factor * arrays["data"]})
-        reproduce(tmp_path, "boston", data=data, methods=("sgld",), settings=settings)
+    path = tmp_path / "settings.json"
+    for factor, step_size in ((1, 0.01), (1, 0.02), (2, 0.02), (2, 0.02)):
+        data = replace(miniature(), targets=factor * miniature().targets)
+        monkeypatch.setattr(uci, "load_regression", lambda name, where, data=data: data)
+        path.write_text(json.dumps({"winners": {"boston": {"sgld": setting(step_size)}}}))
+        driver.reproduce(STUDY, tmp_path, datasets=("boston",), methods=("sgld",), settings=path)
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [row["mean"] for row in rows] == [None, None]
+    assert len(values) == 3  # the last one was there
 
 
 @pytest.mark.usefixtures("as_installed")
