@@ -1,7 +1,6 @@
 """The mixture of preconditioned kernels, Eqs. (16) to (18): one metric per anchor."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import equinox as eqx
@@ -76,15 +75,16 @@ class Mixture(AbstractMatrixKernel):
         shared = reads_distances_alone(base) or isinstance(temperature, Median)
         forms = _in_metrics(metrics, points) if shared else None
         if isinstance(temperature, AbstractBandwidth):
-            rule = temperature
             if weighting == "euclidean":
-                temperature = rule(points)
-            elif isinstance(rule, Median) and forms is not None:
-                by_distances = jax.vmap(partial(bandwidth_in_metric, rule), in_axes=(batched_axes(forms),))
-                temperature = jnp.mean(by_distances(forms))
+                temperature = temperature(points)
+            elif isinstance(temperature, Median):
+                rule = temperature
+                assert forms is not None
+                axes = (batched_axes(forms),)
+                temperature = jnp.mean(jax.vmap(lambda each: bandwidth_in_metric(rule, each), in_axes=axes)(forms))
             else:
-                temperature = jnp.mean(jax.vmap(lambda metric: rule(metric.whiten(points)))(metrics))
-        return cls(_adapt(base, metrics, points, forms), anchors, temperature, weighting)
+                temperature = jnp.mean(jax.vmap(temperature)(_whiten(metrics, points, anchors)))
+        return cls(_adapt(base, metrics, points, anchors, forms), anchors, temperature, weighting)
 
     def log_weights(self, x: Vector) -> Float[Array, " l"]:
         """Log w_l(x), Eq. (17), in log space throughout."""
@@ -294,10 +294,17 @@ def _in_metrics(
     return in_metrics(metrics.for_arranged(), centered)
 
 
+def _whiten(metrics: AbstractMetric, points: Points, anchors: Float[Array, "l d"]) -> Float[Array, "l n d"]:
+    """R_l (x − centre), for bandwidth rules that need points."""
+    offsets = points - jnp.mean(anchors, axis=0, keepdims=True)
+    return jax.vmap(lambda metric: metric.whiten(offsets))(metrics)
+
+
 def _adapt(
     base: AbstractMatrixKernel,
     metrics: AbstractMetric,
     points: Points,
+    anchors: Float[Array, "l d"],
     forms: InMetric | None,
 ) -> Preconditioned:
     """The kernels around all anchors as one batch, with bandwidths adapted to the points."""
@@ -308,4 +315,8 @@ def _adapt(
             return Preconditioned(Isotropic(scalar, base.precision, base.backend), metric)
 
         return jax.vmap(from_distances, in_axes=(0, batched_axes(forms)))(metrics, forms)
-    return jax.vmap(lambda metric: Preconditioned(base, metric).adapt(points))(metrics)
+    if not isinstance(base, Isotropic):  # it may depend on the origin
+        return jax.vmap(lambda metric: Preconditioned(base, metric).adapt(points))(metrics)
+
+    whitened = _whiten(metrics, points, anchors)
+    return jax.vmap(lambda metric, each: Preconditioned(base.adapt(each), metric))(metrics, whitened)
