@@ -1,7 +1,6 @@
 """The `steinkern` command: `sample` and `report`."""
 
 import os
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,19 +59,11 @@ def cache_programs() -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def _print_version(wanted: bool) -> bool:
-    if wanted:
-        typer.echo(f"steinkern {__version__}, jax {version_of('jax')}")
-        raise typer.Exit
-    return wanted
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Stein variational inference with matrix-valued kernels."""
+    if version:
+        typer.echo(f"steinkern {__version__}, jax {jax.__version__}")
+        raise typer.Exit
     jax.config.update("jax_enable_x64", True)  # before a file creates arrays
     cache_programs()
