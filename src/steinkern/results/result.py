@@ -1,6 +1,7 @@
 """`Result`, which `fit` returns: particles, the course of the run, and methods for predictions and reports."""
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float
 from ..core.arrays import as_concrete_key, as_data
 from ..core.errors import explain_errors
 from ..core.identity import environment
-from ..core.messages import Notice, quantity
+from ..core.messages import Notice
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, check_count
 from ..interop._model import AbstractModelTarget, model_of
@@ -23,10 +24,9 @@ from ..interop.arviz import arviz_data
 from ..targets.target import BoundTarget
 from .outcome import Diagnostics, History, Status
 from .prediction import Prediction, predict
-from .report.record import by_name, target_name
 from .report.write import write_report
 from .saving import save
-from .summary import short_html, short_text, table_lines
+from .summary import by_name, short_html, short_text, size_of, table_lines
 
 SAMPLE_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, support points of their draws"
 
@@ -216,10 +216,10 @@ class Result:
         """The NumPyro or PyMC model that the target is, if it is one."""
         return None if self.target is None else model_of(self.target.target)
 
-    def _sites(self) -> dict[str, Any]:
+    def _sites(self) -> dict[str, np.ndarray]:
         """Named quantities at the particles; the particles themselves in the precision in which they are held."""
-        model = self._model
-        return {**({} if model is None else model.sites(self.particles)), **by_name(self.particles)}
+        derived = {} if self._model is None else self._model.sites(self.particles)
+        return {**{name: np.asarray(values) for name, values in derived.items()}, **by_name(self.particles)}
 
     def _log_densities(self, data: Batch) -> Any:
         """The log density at every particle, in unconstrained coordinates."""
@@ -229,7 +229,7 @@ class Result:
         """The settings with the versions, and the target and the sampler as texts."""
         described: dict[str, Any] = {"versions": environment()}
         if self.target is not None:
-            described |= {"name": target_name(self.target), "target": repr(self.target.target)}
+            described |= {"name": _name_of(self.target), "target": repr(self.target.target)}
         if self.sampler is not None:
             described["sampler"] = repr(self.sampler)
         return {**described, **self.settings}
@@ -274,8 +274,7 @@ class Result:
 
     def _ending(self) -> list[str]:
         """The last lines of the summary: the end of the run, and its diagnostics."""
-        size = f"{quantity(len(self.points), 'particle')}, {quantity(self.num_steps, 'step')}"
-        return [f"{size}, {self.status.value}: {self.message}", *self.diagnostics.sentences()]
+        return [f"{size_of(self)}, {self.status.value}: {self.message}", *self.diagnostics.sentences()]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one file, which `steinkern.load(path)` reads, and return the path of the file.
@@ -294,6 +293,15 @@ class Result:
 
     def _repr_html_(self) -> str:
         return short_html(self)
+
+
+def _name_of(target: BoundTarget) -> str:
+    """The name of the user's function or model; the kind of target where it has none."""
+    call = getattr(target.space, "call", None)
+    named = ((target.target, "function"), (target.target, "log_likelihood"), (call, "model"))
+    function: Any = next((getattr(owner, name) for owner, name in named if hasattr(owner, name)), None)
+    name = getattr(inspect.unwrap(getattr(function, "func", function)), "__name__", "<lambda>")
+    return type(target.target).__name__ if name == "<lambda>" else str(name)
 
 
 def _as_array(array: Any) -> Array:
