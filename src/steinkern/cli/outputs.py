@@ -76,4 +76,4 @@ def _write_npz(path: Path, result: Result) -> None:
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:  # `np.savez` refuses sites called `file`
         for name, values in result._sites().items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, values, allow_pickle=False)
+                np.lib.format.write_array(entry, np.asarray(values), allow_pickle=False)

@@ -16,11 +16,11 @@ from ..core.archive import (
 )
 from ..core.messages import quantity
 from ..core.types import check_choice
-from ..results.result import Result, Status
+from ..results.result import Status
 from ..results.summary import table_lines
 from .methods import AUTO, METHODS, STEPS, run
 from .outputs import output_files, write_files
-from .target import Loaded, load
+from .target import load
 
 _EXIT_CODES = {Status.DIVERGED: 1, Status.STOPPED: 130}
 _MAX_ROWS = 20
@@ -102,10 +102,18 @@ def sample(
     lock = lock_directory(directory, "`--out`")
     try:
         _prepare(files, directory / "checkpoint", resume)
-        result = _run(loaded, method, particles, steps, seed, directory / "checkpoint")
+        result = run(loaded, method, particles, steps, seed, directory / "checkpoint")
         command = shlex.join(["steinkern", "sample", target, *words])
         result = replace(result, settings={**result.settings, "command": command})
         write_files(files, result, loaded.data, jr.key(seed + 1), loaded.name)
+    except CheckpointError as error:
+        if not error.differences:
+            raise
+        raise ValueError(
+            f"`--resume` continues the run in {directory}, but {loaded.name} has changed in its code, data, start or "
+            f"options: {', '.join(error.differences)}. Undo the change, or give --restart to replace the run, or an "
+            "--out in another directory."
+        ) from error
     finally:
         lock.release()
     lines, left = table_lines(result.particles, _MAX_ROWS)
@@ -117,8 +125,7 @@ def sample(
         typer.echo(f"{name}: {path}")
     if result.status is Status.STOPPED and method != AUTO:
         typer.echo(f"Interrupted after {quantity(result.num_steps, 'step')}: the same command with --resume continues.")
-    if result.status in _EXIT_CODES:
-        raise typer.Exit(_EXIT_CODES[result.status])
+    raise typer.Exit(_EXIT_CODES.get(result.status, 0))
 
 
 def _prepare(files: dict[str, Path], checkpoint: Path, resume: bool | None) -> None:
@@ -127,31 +134,12 @@ def _prepare(files: dict[str, Path], checkpoint: Path, resume: bool | None) -> N
         remove_checkpoints(checkpoint)
         return
     intact = newest_checkpoint(checkpoint) is not None
-    if resume:
-        if not intact:
-            raise ValueError(f"`--resume` finds no run in {checkpoint}. Leave it out to start one.")
-        return
-    existing = [path for path in files.values() if path.exists()]
-    if existing:
+    if resume and not intact:
+        raise ValueError(f"`--resume` finds no run in {checkpoint}. Leave it out to start one.")
+    existing = [path for path in files.values() if path.exists()] + ([checkpoint] if intact else [])
+    if existing and not resume:
+        way = "--resume to continue it, " if intact else ""
         raise ValueError(
-            f"`--out` would replace {existing[0]}: give --restart to start again and replace it, or an --out in "
+            f"`--out` would replace {existing[0]}: give {way}--restart to start again and replace it, or an --out in "
             "another directory."
         )
-    if intact:
-        raise ValueError(
-            f"`--out` is beside a run in {checkpoint}: give --resume to continue it, --restart to replace it, or an "
-            "--out in another directory."
-        )
-
-
-def _run(loaded: Loaded, method: str, particles: int, steps: int | None, seed: int, checkpoint: Path) -> Result:
-    try:
-        return run(loaded, method, particles, steps, seed, checkpoint)
-    except CheckpointError as error:
-        if not error.differences:
-            raise
-        raise ValueError(
-            f"`--resume` continues the run in {checkpoint.parent}, but {loaded.name} has changed in its code, data, "
-            f"start or options: {', '.join(error.differences)}. Undo the change, or give --restart to replace the run, "
-            "or an --out in another directory."
-        ) from error

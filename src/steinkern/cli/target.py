@@ -18,13 +18,10 @@ from jax.experimental import checkify
 from .. import interop
 from ..core.arrays import as_array
 from ..core.errors import shapes
-from ..core.extras import install_command
 from ..core.types import Batch, Key, PyTree
 from ..interop._model import model_of
 from ..targets import initial
 from ..targets.target import AbstractTarget, LogDensity
-
-_EXTRAS = ("numpyro", "pymc", "arviz")
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,8 @@ class Loaded:
         batch = bound.batch(jax.tree.map(jnp.asarray, self.data), None)
         with _errors_in(self.file, f" at parameters of {shapes(particle, 0)}"):
             jax.eval_shape(bound.log_density, point, batch)
+        if self.start is None:  # the shapes of a model's sites are its own
+            return
         checked = jax.jit(checkify.checkify(bound.log_density, errors=checkify.index_checks))
         try:
             message = checked(point, batch)[0].get() or ""
@@ -126,8 +125,7 @@ def _errors_in(path: Path, where: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = error.name.partition(".")[0]
-            command = install_command(package) if package in _EXTRAS else f"pip install {package}"
-            raise ValueError(f"{path} needs {package}, which is not installed: {command}") from error
+            raise ValueError(f"{path} needs {package}, which is not installed: pip install {package}") from error
         frames = [
             frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()
         ]
