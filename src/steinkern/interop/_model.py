@@ -139,15 +139,15 @@ class AbstractModelTarget(AbstractTarget):
 
     def bind(self, particle: PyTree) -> BoundTarget:
         """Check that `particle` holds the model's latent sites, and bind to the model's space."""
-        names = set(self.space.layout.names)
-        if not isinstance(particle, dict) or set(particle) != names:
-            got = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
+        names = sorted(self.space.layout.names)
+        got = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
+        if got != names:
             raise ValueError(
-                f"a particle must be a dictionary of the model's latent sites {sorted(names)}, got {got}. "
+                f"a particle must be a dictionary of the model's latent sites {names}, got {got}. "
                 "`target.prior(key, num_particles)` draws some."
             )
         shapes = dict(zip(self.space.layout.names, self.space.shapes, strict=True))
-        wrong = {name: np.shape(particle[name]) for name in sorted(names) if np.shape(particle[name]) != shapes[name]}
+        wrong = {name: np.shape(particle[name]) for name in names if np.shape(particle[name]) != shapes[name]}
         if wrong:
             expected = {name: shapes[name] for name in wrong}
             raise ValueError(f"`particles` must have, per particle, sites of shapes {expected}, got {wrong}.")

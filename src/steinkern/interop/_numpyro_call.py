@@ -76,9 +76,9 @@ class ModelCall(eqx.Module):
         """The model on the rows of `batch`, with a key to draw the sites that are not substituted."""
         return handlers.seed(Plates(self.model, batch), key)
 
-    def at(self, particle: PyTree, batch: dict[str, Array] | None = None) -> dict[str, dict[str, Any]]:
+    def at(self, particle: PyTree) -> dict[str, dict[str, Any]]:
         """The trace of the model, by site, with its latent sites at the values of `particle`."""
-        return self.trace(handlers.substitute(self.seeded(batch=batch), data=particle))
+        return self.trace(handlers.substitute(self.seeded(), data=particle))
 
 
 def bijection_of(site: dict[str, Any]) -> Any:

@@ -24,7 +24,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from numpyro import handlers
-from numpyro.distributions.util import sum_rightmost
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from ._numpyro_call import (
@@ -113,7 +112,7 @@ class NumPyroSpace(AbstractModelSpace):
         with standard_promotion():
             for name, value in free.items():
                 log_det = bijection_of(trace[name]).log_abs_det_jacobian(value, trace[name]["value"])
-                total = total + jnp.sum(sum_rightmost(log_det, jnp.ndim(log_det))).astype(vector.dtype)
+                total = total + jnp.sum(log_det).astype(vector.dtype)
         return total
 
     def inside(self, particles: PyTree) -> dict[str, Any]:

@@ -93,8 +93,7 @@ class _Functions:
         values = [model.rvs_to_values[variable] for variable in variables]
         self.log_joint = _jax(values, [model.logp()])
         self.log_jacobian = _jax(values, [model.logp() - model.logp(jacobian=False)])
-        constrained = model.replace_rvs_by_values(variables)
-        self.constrain = _jax(values, constrained)
+        self.constrain = _jax(values, model.replace_rvs_by_values(variables))
         # A transform may depend on other variables (a bound), so all of them are inputs and none is drawn.
         self.inputs = [variable.clone(name=f"{variable.name}_value") for variable in variables]
         self.swap = dict(zip(variables, self.inputs, strict=True))

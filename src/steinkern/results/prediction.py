@@ -70,7 +70,7 @@ class Prediction(ShortRepr):
         if numbers.ndim > 1 or not np.all((numbers >= 0) & (numbers <= 1)):
             raise ValueError(f"`probabilities` must be numbers between 0 and 1, got {probabilities!r}.")
         values = _as_floats(self._kept_values("quantiles"))
-        return _quantiles(values, jax.device_put(numbers.astype(values.dtype)))
+        return jnp.quantile(values, jax.device_put(numbers.astype(values.dtype)), axis=0)
 
     def probabilities(self, likelihood: Any) -> ClassProbabilities:
         """The probabilities of the classes at every particle and row, where the values are logits.
@@ -85,7 +85,7 @@ class Prediction(ShortRepr):
                 the logit of a label 1 and the classes are 0 and 1.
         """
         outputs = self._outputs(likelihood, "probabilities")
-        return ClassProbabilities(_class_probabilities(likelihood, outputs))
+        return ClassProbabilities(jax.vmap(jax.vmap(likelihood.class_probabilities))(outputs))
 
     def log_density(self, likelihood: Any, labels: Any) -> Float[Array, " rows"]:
         """The log predictive density of each label, log (1/n) Σ_i p(label | values_i).
@@ -134,21 +134,11 @@ def _as_floats(values: Array) -> Array:
 
 
 @compiled
-def _quantiles(values: Float[Array, "n rows ..."], probabilities: Float[Array, "*q"]) -> Float[Array, "..."]:
-    return jnp.quantile(values, probabilities, axis=0)
-
-
-@compiled
 def _log_density(likelihood: AbstractLikelihood, outputs: Float[Array, "n rows k"], labels: Any) -> Array:
     one_particle = jax.vmap(likelihood.log_prob)
     log_probabilities = jax.vmap(one_particle, (0, None))(outputs, labels)
     n = jnp.asarray(outputs.shape[0], outputs.dtype)
     return jax.nn.logsumexp(log_probabilities, axis=0) - jnp.log(n)
-
-
-@compiled
-def _class_probabilities(likelihood: AbstractLikelihood, outputs: Float[Array, "n rows k"]) -> Array:
-    return jax.vmap(jax.vmap(likelihood.class_probabilities))(outputs)
 
 
 def predict(

@@ -20,7 +20,7 @@ from ..core.identity import environment
 from ..core.messages import Notice
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, check_count
-from ..interop._model import AbstractModelTarget, model_of
+from ..interop._model import model_of
 from ..interop.arviz import arviz_data
 from ..targets.target import BoundTarget
 from .outcome import Diagnostics, History, Status
@@ -211,15 +211,11 @@ class Result:
         """
         return write_report(self, directory, data, title, coordinates)
 
-    @property
-    def _model(self) -> AbstractModelTarget | None:
-        """The NumPyro or PyMC model that the target is, if it is one."""
-        return None if self.target is None else model_of(self.target.target)
-
-    def _sites(self) -> dict[str, np.ndarray]:
+    def _sites(self) -> dict[str, Any]:
         """Named quantities at the particles; the particles themselves in the precision in which they are held."""
-        derived = {} if self._model is None else self._model.sites(self.particles)
-        return {**{name: np.asarray(values) for name, values in derived.items()}, **by_name(self.particles)}
+        model = None if self.target is None else model_of(self.target.target)
+        derived = {} if model is None else model.sites(self.particles)
+        return {**derived, **by_name(self.particles)}
 
     def described_settings(self) -> dict[str, Any]:
         """The settings with the versions, and the target and the sampler as texts."""

@@ -1,8 +1,9 @@
 """Summaries of a result: the table of its coordinates, and a short text for a console or, as HTML, for a notebook."""
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,18 +20,17 @@ HEAD = ("mean", "sd", "5%", "50%", "95%")
 _ROWS, _WARNINGS = 4, 3  # the numbers of coordinates and warnings in a short text
 
 
-def by_name(particles: PyTree) -> dict[str, np.ndarray]:
+def by_name(particles: PyTree) -> dict[str, Any]:
     """The leaves of the particles by their paths, "x" for a bare array."""
     paths = jax.tree_util.tree_leaves_with_path(particles)
-    return {jax.tree_util.keystr(path, simple=True, separator=".") or "x": np.asarray(leaf) for path, leaf in paths}
+    return {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
 
 
-def columns(sites: Mapping[str, np.ndarray], batch_axes: int = 1) -> Iterator[tuple[str, np.ndarray]]:
-    """The name of every coordinate of every site, with its values along the leading axes."""
+def columns(sites: Mapping[str, Any], batch_axes: int = 1, most: int | None = None) -> Iterator[tuple[str, np.ndarray]]:
+    """The names of the coordinates of all sites, at most `most` of each, with the values along the leading axes."""
     for name, values in sites.items():
-        flat = values.reshape(*values.shape[:batch_axes], -1)
-        for i, coordinate in enumerate(coordinate_names(name, values.shape[batch_axes:])):
-            yield coordinate, flat[..., i]
+        flat = np.asarray(values.reshape(*values.shape[:batch_axes], -1)[..., :most])  # only these leave the device
+        yield from zip(coordinate_names(name, values.shape[batch_axes:]), np.moveaxis(flat, -1, 0), strict=False)
 
 
 def statistics(values: np.ndarray) -> list[float]:
@@ -46,10 +46,10 @@ def statistics(values: np.ndarray) -> list[float]:
         return [float(finite.mean()), float(finite.std()), *map(float, np.quantile(finite, [0.05, 0.5, 0.95]))]
 
 
-def moments(sites: Mapping[str, np.ndarray], max_rows: int | None) -> tuple[list[tuple[str, list[float]]], int]:
+def moments(sites: Mapping[str, Any], max_rows: int | None) -> tuple[list[tuple[str, list[float]]], int]:
     """The names and `statistics` of the first coordinates, and the number of coordinates left out."""
-    rows = [(name, statistics(values)) for name, values in islice(columns(sites), max_rows)]
-    return rows, sum(values[0].size for values in sites.values()) - len(rows)
+    rows = [(name, statistics(values)) for name, values in islice(columns(sites, most=max_rows), max_rows)]
+    return rows, sum(math.prod(values.shape[1:]) for values in sites.values()) - len(rows)
 
 
 def table_lines(particles: PyTree, max_rows: int | None) -> tuple[list[str], int]:

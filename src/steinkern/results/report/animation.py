@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ def evenly_spaced(number: int, most: int) -> np.ndarray:
 
 
 def animate(
-    steps: np.ndarray, sites: Mapping[str, np.ndarray], coordinates: Sequence[str] | None, *, moves: bool = True
+    steps: np.ndarray, sites: Mapping[str, Any], coordinates: Sequence[str] | None, *, moves: bool = True
 ) -> tuple[dict[str, Any], str]:
     """The data of the script, and a note on the coordinates and particles that are left out.
 
@@ -37,8 +38,8 @@ def animate(
         chosen = _named(sites, coordinates)
         total = len(chosen)
     else:
-        chosen = list(itertools.islice(columns(sites, batch_axes=2), MAX_COORDINATES))
-        total = sum(values[0, 0].size for values in sites.values())
+        chosen = list(itertools.islice(columns(sites, 2, MAX_COORDINATES), MAX_COORDINATES))
+        total = sum(math.prod(values.shape[2:]) for values in sites.values())
     left_out = []
     if total > MAX_COORDINATES:
         left_out.append(
@@ -76,17 +77,16 @@ def animate(
 
 def _first_shown(names: list[str], asked: bool) -> list[int]:
     """The coordinates drawn at first: five requested ones, or three: the first of each site, then others."""
-    order = range(len(names))
     if asked:
-        return list(order)[:5]
-    firsts = list({name.partition("[")[0]: i for i, name in reversed(list(enumerate(names)))}.values())
-    others = [i for i in order if i not in firsts]
-    return sorted([*sorted(firsts), *others][:3])
+        return list(range(len(names)))[:5]
+    sites = [name.partition("[")[0] for name in names]
+    firsts_then_others = sorted(range(len(names)), key=lambda i: sites[i] in sites[:i])
+    return sorted(firsts_then_others[:3])
 
 
-def _named(sites: Mapping[str, np.ndarray], wanted: Sequence[str]) -> list[tuple[str, np.ndarray]]:
+def _named(sites: Mapping[str, Any], wanted: Sequence[str]) -> list[tuple[str, np.ndarray]]:
     """The coordinates with these names, and all those of sites with these names."""
-    every, chosen = dict(columns(sites, batch_axes=2)), dict[str, np.ndarray]()
+    every, chosen = dict(columns(sites, 2)), dict[str, np.ndarray]()
     for want in [wanted] if isinstance(wanted, str) else wanted:
         matching = {name: values for name, values in every.items() if name == want or name.startswith(f"{want}[")}
         if not matching:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -113,7 +113,7 @@ def _paragraph(*sentences: str) -> str:
     return f'<p class="quiet">{html.prose(words)}</p>' if words else ""
 
 
-def _advice(result: "Result", sites: dict[str, np.ndarray]) -> str:
+def _advice(result: "Result", sites: dict[str, Any]) -> str:
     lines = [str(notice) for notice in result.warnings]
     lost = sum(int(np.sum(~np.isfinite(np.asarray(values, float)))) for values in sites.values())
     if lost:
