@@ -117,12 +117,10 @@ def sample(
     finally:
         lock.release()
     lines, left = table_lines(result.particles, _MAX_ROWS)
-    typer.echo("\n".join([*lines, *([f"… and {left} more, on the page"] if left else []), *result._ending()]))
-    for notice in result.warnings:
-        typer.echo(f"Warning: {notice}")
-    typer.echo()
-    for name, path in files.items():
-        typer.echo(f"{name}: {path}")
+    more = [f"… and {left} more, on the page"] if left else []
+    warnings = [f"Warning: {notice}" for notice in result.warnings]
+    written = [f"{name}: {path}" for name, path in files.items()]
+    typer.echo("\n".join([*lines, *more, *result._ending(), *warnings, "", *written]))
     if result.status is Status.STOPPED and method != AUTO:
         typer.echo(f"Interrupted after {quantity(result.num_steps, 'step')}: the same command with --resume continues.")
     raise typer.Exit(_EXIT_CODES.get(result.status, 0))
