@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -56,9 +56,11 @@ def write_report(
     data = as_data(data)
     if data is not None:
         result.known_target.check_data(data, None)
-    settings, history, sites = result.described_settings(), result.history, result._sites()
+    settings, history = result.described_settings(), result.history
+    sites = {name: np.asarray(values) for name, values in result._sites().items()}
     if history.particles is None:
-        steps, frames = np.array([result.num_steps]), jax.tree.map(lambda leaf: leaf[None], by_name(result.particles))
+        steps = np.array([result.num_steps])
+        frames = {name: np.asarray(values)[None] for name, values in by_name(result.particles).items()}
     else:
         records = evenly_spaced(len(history.step), _MAX_FRAMES)
         steps, frames = history.step[records], by_name(jax.tree.map(lambda leaf: leaf[records], history.particles))
@@ -113,7 +115,7 @@ def _paragraph(*sentences: str) -> str:
     return f'<p class="quiet">{html.prose(words)}</p>' if words else ""
 
 
-def _advice(result: "Result", sites: dict[str, Any]) -> str:
+def _advice(result: "Result", sites: dict[str, np.ndarray]) -> str:
     lines = [str(notice) for notice in result.warnings]
     lost = sum(int(np.sum(~np.isfinite(np.asarray(values, float)))) for values in sites.values())
     if lost:
