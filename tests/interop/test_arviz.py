@@ -7,7 +7,6 @@ import warnings
 
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 from scipy import stats
@@ -28,14 +27,6 @@ DATA = jnp.array([[0.5, 1.0], [1.5, 0.0]])
 
 # ArviZ and what it plots with warn of their own future, and of the single chain.
 pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture
-def as_users_call_it():
-    """Without the checks of types at every call, which refuse a wrong type before the library does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def log_likelihood(parameters, row):
@@ -192,11 +183,9 @@ def test_names_and_labels_of_axes_can_be_given(result):
             "conflicting sizes for dimension 'a'",
         ),
         ({"coords": {"b": [1, 2]}}, "`coords` must label existing axes, here data_dim_0, mean_dim_0, got 'b'"),
-        ({"dims": ["mean"]}, r"`dims` must be a dictionary, got \['mean'\]"),
-        ({"log_likelihood": "no"}, "`log_likelihood` must be True or False, got 'no'"),
     ],
 )
-def test_names_of_axes_that_do_not_fit_are_refused(result, names, message, as_users_call_it):
+def test_names_of_axes_that_do_not_fit_are_refused(result, names, message):
     with pytest.raises((ValueError, KeyError), match=message):
         result.to_arviz(DATA, **names)
 
@@ -276,8 +265,7 @@ def test_data_survive_the_way_through_a_file(result, tmp_path):
 
 
 def test_a_missing_arviz_is_named(result, monkeypatch):
-    for name in ("arviz", "arviz_base"):
-        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "arviz", None)  # as if it were not installed
     with pytest.raises(ModuleNotFoundError, match=re.escape(install_command("arviz"))):
         result.to_arviz(DATA)
 

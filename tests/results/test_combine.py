@@ -86,9 +86,8 @@ def test_what_cannot_be_combined_or_drawn_is_refused(results):
         halves.append(sk.fit(jr.key(0), target, SAMPLER, particles, num_steps=1))
     for wrong, message in (
         ([], "at least one result, got none"),
-        ([results[0], other], "of one target: the parameters at place 1"),
-        (halves, "shared parameters: those at place 1 differ"),
-        ([results[0], 3], "results of `fit`, got int at place 1"),
+        ([results[0], other], "of one target: the parameters at index 1"),
+        (halves, "shared parameters: those at index 1 differ"),
     ):
         with pytest.raises(ValueError, match=message):
             sk.combine(wrong)

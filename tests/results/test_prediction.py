@@ -75,13 +75,13 @@ def test_moments_alone_are_those_of_the_values(result, expected, batch_size):
 def test_moments_alone_never_hold_particles_times_rows():
     particles, rows = {"slope": jnp.ones(50), "level": jnp.ones(50)}, (jnp.ones(20_000),)
     whole = 50 * 20_000 * 8  # bytes
-    kept = module._values.lower(line, particles, None, rows, 20_000).compile().memory_analysis()
-    alone = module._moments.lower(line, particles, None, rows, 1024).compile().memory_analysis()
+    kept = module._over_rows.lower(line, particles, None, rows, 20_000, True).compile().memory_analysis()
+    alone = module._over_rows.lower(line, particles, None, rows, 1024, False).compile().memory_analysis()
     assert kept.output_size_in_bytes >= whole
     assert alone.output_size_in_bytes + alone.temp_size_in_bytes < whole / 2
 
 
-@pytest.mark.parametrize("wrong", ["half", [], 1.5, [0.1, -0.1], [[0.5]], None, [True]])
+@pytest.mark.parametrize("wrong", ["half", 1.5, [0.1, -0.1], [[0.5]], None])
 def test_probabilities_that_are_none_are_refused(result, wrong):
     with pytest.raises(ValueError, match="`probabilities` must be"):
         result.predict(line, (X,)).quantiles(wrong)
@@ -140,7 +140,6 @@ def test_the_same_prediction_compiles_once(result):
         ((line, (X, X[:3])), {}, "`data` must be arrays with one common leading axis"),
         ((line, (X,)), {"level": 1.5}, "`level` must lie between 0 and 1, got 1.5"),
         ((line, (X,)), {"batch_size": 0}, "`batch_size` must be a whole number of at least 1"),
-        ((line, (X,)), {"keep_values": "no"}, "`keep_values` must be True or False, got 'no'"),
     ],
 )
 def test_what_does_not_fit_is_refused(result, arguments, options, message, as_users_call_it):

@@ -14,9 +14,10 @@ import pytest
 
 import steinkern as sk
 from steinkern.results import html as markup
-from steinkern.results.report import charts, tables
+from steinkern.results.report import charts
 from steinkern.results.report.animation import MISSING, animate
-from steinkern.results.report.record import facts
+from steinkern.results.report.write import MAX_ROWS, facts
+from steinkern.results.summary import moments
 from tests.helpers.pages import result_of
 
 pytestmark = pytest.mark.thorough
@@ -150,8 +151,8 @@ def test_hundreds_of_coordinates_are_limited_and_can_be_chosen(result, tmp_path)
     assert "24 of 601 coordinates" in left_out
     assert "400 of 500 particles" in left_out
     assert animate(np.arange(3), wide, ["scale", "w[3,4]"])[0]["names"] == ["scale", "w[3,4]"]
-    table, number, _ = tables.site_table({"w": wide["w"][0]})
-    assert (table.count("<tr>"), number) == (tables.MOST_ROWS + 1, 600)
+    rows, more = moments({"w": wide["w"][0]}, MAX_ROWS)
+    assert (len(rows), more) == (MAX_ROWS, 600 - MAX_ROWS)
     with pytest.raises(ValueError, match=r"`coordinates` must name sites .* scale, weights; got 'nosuch'"):
         result.report(tmp_path, coordinates=["nosuch"])
 
@@ -210,7 +211,7 @@ def test_warnings_of_fit_are_kept_in_the_result():
 
 
 def test_a_page_of_a_checkpoint_has_the_same_particles_and_traces(directory, result, html, tmp_path):
-    again = read(sk.load(directory, target=result.target).report(tmp_path))
+    again = read(sk.load(directory, target=result.target.target).report(tmp_path))
     assert flow_of(again) == flow_of(html)
     assert re.findall(r'class="curve" points="(.*?)"', again) == re.findall(r'class="curve" points="(.*?)"', html)
     assert "a checkpoint after 6 steps" in again.lower()

@@ -96,7 +96,7 @@ def test_what_needs_the_target_says_so_and_works_where_it_is_given(result, path,
     for call in (lambda: without.scores(DATA), lambda: without.to_arviz(DATA)):
         with pytest.raises(ValueError, match=r"no target: it was read from a file.*`steinkern.load\(path, target="):
             call()
-    with pytest.raises(ValueError, match="place 0 was read without one"):
+    with pytest.raises(ValueError, match="index 0 was read without one"):
         sk.combine([without, without])
     again = sk.load(path, target=TARGET)
     np.testing.assert_allclose(again.scores(DATA), result.scores(DATA), rtol=1e-12)
@@ -154,12 +154,9 @@ def test_shared_parameters_come_back(tmp_path):
     np.testing.assert_allclose(again.predict(line, DATA).values, result.predict(line, DATA).values, rtol=1e-12)
 
 
-def test_a_place_that_cannot_be_written_to_or_names_no_file_is_refused(result, tmp_path, as_installed):
+def test_a_place_that_cannot_be_written_to_is_refused(result, tmp_path):
     with pytest.raises(OSError, match=r"`path` .*no/run.npz cannot be written to: No such file or directory"):
         result.save(tmp_path / "no" / "run.npz")
-    for place in ("", 3, None):
-        with pytest.raises(ValueError, match=r"`path` must be the name of a file, got"):
-            result.save(place)
 
 
 def test_what_is_no_result_is_refused(path, tmp_path):
@@ -171,7 +168,7 @@ def test_what_is_no_result_is_refused(path, tmp_path):
     np.savez(path, a=np.zeros(3))
     with pytest.raises(ValueError, match="`path` is not a result"):
         sk.load(path)
-    with pytest.raises(FileNotFoundError, match=r"`path` must be a file that .*, but there is no .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*nowhere"):
         sk.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="holds no checkpoint"):
         sk.load(tmp_path)

@@ -1,7 +1,6 @@
 """The `steinkern` command: `sample` and `report`."""
 
 import os
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,28 +50,15 @@ def main() -> None:
         raise SystemExit(2 if expected else 3) from None
 
 
-def cache_programs() -> None:
-    """Cache compiled programs on disk for the next process, unless the caller has set a directory."""
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Stein variational inference with matrix-valued kernels."""
+    if version:
+        typer.echo(f"steinkern {__version__}, jax {jax.__version__}")
+        raise typer.Exit
+    jax.config.update("jax_enable_x64", True)  # before a file creates arrays
     config: Any = jax.config
-    if not config.jax_compilation_cache_dir:
+    if not config.jax_compilation_cache_dir:  # compiled programs are cached on disk for the next process
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "steinkern"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def _print_version(wanted: bool) -> bool:
-    if wanted:
-        typer.echo(f"steinkern {__version__}, jax {version_of('jax')}")
-        raise typer.Exit
-    return wanted
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Stein variational inference with matrix-valued kernels."""
-    jax.config.update("jax_enable_x64", True)  # before a file creates arrays
-    cache_programs()

@@ -1,5 +1,6 @@
 """`steinkern report`: writes a page about a run from its checkpoints."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -29,30 +30,19 @@ def report(
     coordinates: Annotated[
         str | None, typer.Option(help="Comma-separated sites or coordinates to draw; the first 24 by default.")
     ] = None,
-    dim: Annotated[int | None, typer.Option(help="As for `sample`.")] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="As for `sample`.")] = None,
 ) -> None:
     """Write a page about a run from its newest intact checkpoint, also while it is running or after it was killed.
 
     Without --target none of the run's code is executed, and the page has no discrepancy.
     """
-    bound, data, title = None, None, None
+    bound = data = title = names = None
     if target is not None:
         loaded = load_target(target, dim)
         bound, data, title = loaded.target, jax.tree.map(jnp.asarray, loaded.data), loaded.name
     if (directory / "checkpoint").is_dir():
         directory = directory / "checkpoint"
     result = load(directory, target=bound)
-    names = None if coordinates is None else _split(coordinates)
+    if coordinates is not None:  # at commas outside brackets: `scale,weights[2,0]` has two names
+        names = [name.strip() for name in re.split(r",(?![^\[]*\])", coordinates) if name.strip()]
     typer.echo(f"Page: {result.report(directory if out is None else out, data, title=title, coordinates=names)}")
-
-
-def _split(listed: str) -> list[str]:
-    """Split at commas outside brackets: `scale,weights[2,0]` has two names."""
-    names, depth = [""], 0
-    for character in listed:
-        depth += (character == "[") - (character == "]")
-        if character == "," and depth == 0:
-            names.append("")
-        else:
-            names[-1] += character
-    return [name.strip() for name in names if name.strip()]

@@ -15,14 +15,12 @@ from ..core.archive import (
     remove_checkpoints,
 )
 from ..core.messages import quantity
-from ..core.types import check_choice, check_count
-from ..inference.arguments import as_count
-from ..interop._model import model_of
-from ..results.result import Result, Status
+from ..core.types import check_choice
+from ..results.result import Status
 from ..results.summary import table_lines
 from .methods import AUTO, METHODS, STEPS, run
-from .outputs import Outputs
-from .target import Loaded, load
+from .outputs import output_files, write_files
+from .target import load
 
 _EXIT_CODES = {Status.DIVERGED: 1, Status.STOPPED: 130}
 _MAX_ROWS = 20
@@ -37,15 +35,20 @@ def sample(
     out: Annotated[
         Path, typer.Option(help="A directory for everything, or the particles alone: a file .npz or .nc (ArviZ).")
     ] = Path("out/sample/particles.npz"),
-    particles: Annotated[int, typer.Option(help="Number of particles.")] = 100,
+    particles: Annotated[int, typer.Option(min=2, help="Number of particles.")] = 100,
     steps: Annotated[
-        int | None, typer.Option(help=f"Number of steps (a maximum for stein), {STEPS} by default; auto takes none.")
+        int | None,
+        typer.Option(min=1, help=f"Number of steps (a maximum for stein), {STEPS} by default; auto takes none."),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = AUTO,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    dim: Annotated[int | None, typer.Option(help="Start a log density of a vector of this length at 0.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the interrupted run beside --out.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Start again and replace the run beside --out.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=_MAX_SEED, help="Random seed.")] = 0,
+    dim: Annotated[int | None, typer.Option(min=1, help="Start a log density of a vector of this length at 0.")] = None,
+    resume: Annotated[
+        bool | None,
+        typer.Option(
+            "--resume/--restart", help="Resume the interrupted run beside --out, or start again and replace it."
+        ),
+    ] = None,
 ) -> None:
     """Draw particles from a posterior in a Python file, and write a page about them.
 
@@ -84,78 +87,57 @@ def sample(
     Exit codes: 0 the run ended, 1 it diverged (the last particles are written), 2 wrong input, 3 an unexpected error,
     130 it was interrupted.
     """  # noqa: D301 (click keeps the lines of a paragraph that begins with a backspace)
-    check_count("--particles", particles, least=2)
-    check_count("--seed", seed, least=0)
-    if seed > _MAX_SEED:
-        raise ValueError(f"`--seed` must be at most {_MAX_SEED}, got {seed}.")
     check_choice("--method", method, METHODS)
-    if steps is not None:
-        steps = as_count("--steps", steps)
-    if resume and restart:
-        raise ValueError("`--resume` and `--restart` exclude each other: leave one out.")
     if method == AUTO and (resume or steps is not None):
         raise ValueError(
             f"`{'--resume' if resume else '--steps'}` does not go with --method auto, which stops by itself and keeps "
             "no checkpoints. Leave it out, or name another method, such as --method average."
         )
-    outputs = Outputs.of(out)
+    files = output_files(out)
+    directory = files["Page"].parent
     loaded = load(target, dim)
-    loaded.try_out(loaded.particles(jr.key(seed), 1))  # before anything is replaced
+    loaded.try_out(jr.key(seed))  # before anything is replaced
     options = {"dim": dim, "particles": particles, "steps": steps, "method": method, "seed": seed, "out": out}
-    named = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
-    lock = lock_directory(outputs.directory, "`--out`")
+    words = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    lock = lock_directory(directory, "`--out`")
     try:
-        if restart:
-            remove_checkpoints(outputs.checkpoint)
-        _check_directory(outputs, resume, restart)
-        result = _run(loaded, method, particles, steps, seed, outputs.checkpoint)
-        result = replace(
-            result, settings={**result.settings, "command": shlex.join(["steinkern", "sample", target, *named])}
-        )
-        model = model_of(result.target.target)
-        outputs.write(result, loaded.data, jr.key(seed + 1) if model is not None and model.observed() else None)
-        result.report(outputs.directory, loaded.data, title=loaded.name)
-    finally:
-        lock.release()
-    _print(result, outputs)
-    if result.status is Status.STOPPED and method != AUTO:
-        typer.echo(f"Interrupted after {quantity(result.num_steps, 'step')}: the same command with --resume continues.")
-    if result.status in _EXIT_CODES:
-        raise typer.Exit(_EXIT_CODES[result.status])
-
-
-def _check_directory(outputs: Outputs, resume: bool, restart: bool) -> None:
-    """Raise where a run would replace files without `--restart`, or has nothing to resume."""
-    if not (resume or restart):
-        outputs.check_absent()
-    checkpoint = newest_checkpoint(outputs.checkpoint)
-    if resume and checkpoint is None:
-        raise ValueError(f"`--resume` finds no run in {outputs.checkpoint}. Leave it out to start one.")
-    if checkpoint is not None and not resume:
-        raise ValueError(
-            f"`--out` is beside a run in {outputs.checkpoint}: give --resume to continue it, --restart to replace it, "
-            "or an --out in another directory."
-        )
-
-
-def _run(loaded: Loaded, method: str, particles: int, steps: int | None, seed: int, checkpoint: Path) -> Result:
-    try:
-        return run(loaded, method, particles, steps, seed, checkpoint)
+        _prepare(files, directory / "checkpoint", resume)
+        result = run(loaded, method, particles, steps, seed, directory / "checkpoint")
+        command = shlex.join(["steinkern", "sample", target, *words])
+        result = replace(result, settings={**result.settings, "command": command})
+        write_files(files, result, loaded.data, jr.key(seed + 1), loaded.name)
     except CheckpointError as error:
         if not error.differences:
             raise
         raise ValueError(
-            f"`--resume` continues the run in {checkpoint.parent}, but {loaded.name} has changed in its code, data, "
-            f"start or options: {', '.join(error.differences)}. Undo the change, or give --restart to replace the run, "
-            "or an --out in another directory."
+            f"`--resume` continues the run in {directory}, but {loaded.name} has changed in its code, data, start or "
+            f"options: {', '.join(error.differences)}. Undo the change, or give --restart to replace the run, or an "
+            "--out in another directory."
         ) from error
-
-
-def _print(result: Result, outputs: Outputs) -> None:
+    finally:
+        lock.release()
     lines, left = table_lines(result.particles, _MAX_ROWS)
-    typer.echo("\n".join([*lines, *([f"… and {left} more, on the page"] if left else []), *result._ending()]))
-    for notice in result.warnings:
-        typer.echo(f"Warning: {notice}")
-    typer.echo()
-    for name, path in outputs.files.items():
-        typer.echo(f"{name}: {path}")
+    more = [f"… and {left} more, on the page"] if left else []
+    warnings = [f"Warning: {notice}" for notice in result.warnings]
+    written = [f"{name}: {path}" for name, path in files.items()]
+    typer.echo("\n".join([*lines, *more, *result._ending(), *warnings, "", *written]))
+    if result.status is Status.STOPPED and method != AUTO:
+        typer.echo(f"Interrupted after {quantity(result.num_steps, 'step')}: the same command with --resume continues.")
+    raise typer.Exit(_EXIT_CODES.get(result.status, 0))
+
+
+def _prepare(files: dict[str, Path], checkpoint: Path, resume: bool | None) -> None:
+    """Raise where a run would replace files, or has nothing to resume; with `--restart`, remove the checkpoints."""
+    if resume is False:
+        remove_checkpoints(checkpoint)
+        return
+    intact = newest_checkpoint(checkpoint) is not None
+    if resume and not intact:
+        raise ValueError(f"`--resume` finds no run in {checkpoint}. Leave it out to start one.")
+    existing = [path for path in files.values() if path.exists()] + ([checkpoint] if intact else [])
+    if existing and not resume:
+        way = "--resume to continue it, " if intact else ""
+        raise ValueError(
+            f"`--out` would replace {existing[0]}: give {way}--restart to start again and replace it, or an --out in "
+            "another directory."
+        )

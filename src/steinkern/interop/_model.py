@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, UInt32
+from jaxtyping import Array, Bool
 
 from ..core.arrays import as_concrete_key
 from ..core.programs import compiled_quickly
@@ -34,6 +34,18 @@ class AbstractModelSpace(AbstractSpace):
 
     shapes: eqx.AbstractVar[tuple[tuple[int, ...], ...]]
     """The shape of every site in constrained coordinates, in the order of `layout.names`."""
+
+    @abc.abstractmethod
+    def inside(self, particles: PyTree) -> dict[str, Any]:
+        """For every site, whether all its values lie in its support."""
+
+    def check(self, particles: PyTree, argument: str = "particles") -> None:
+        outside = [name for name, inside in self.inside(particles).items() if not inside]
+        if outside:
+            raise ValueError(
+                f"`{argument}` must lie inside their support; {', '.join(outside)} has values outside what the model "
+                "allows. Give them in constrained coordinates."
+            )
 
 
 class AbstractModelTarget(AbstractTarget):
@@ -90,32 +102,25 @@ class AbstractModelTarget(AbstractTarget):
         """
         check_count("num_particles", num_particles)
         key = as_concrete_key(key)
-        particles, usable = self.draw_first(key, 0, num_particles)
-        for attempt in range(1, _ATTEMPTS):
-            if np.all(usable):
-                break
-            others, usable_others = self.draw_first(key, attempt, num_particles)
-            particles = jax.device_put(_choose(np.asarray(usable), particles, others))
-            usable = np.asarray(usable) | np.asarray(usable_others)
-        if not np.all(usable):
-            raise ValueError(_describe_no_start(int(np.sum(~np.asarray(usable))), num_particles))
-        return particles
+        particles, usable = None, np.zeros(num_particles, bool)
+
+        def choose(old: Array, new: Array) -> np.ndarray:
+            return np.where(usable.reshape(-1, *[1] * (old.ndim - 1)), old, new)
+
+        for attempt in range(_ATTEMPTS):
+            draws = self.draw_prior(jr.fold_in(key, attempt), num_particles)
+            particles = draws if particles is None else jax.device_put(jax.tree.map(choose, particles, draws))
+            usable |= np.asarray(usable_at(self, draws))
+            if usable.all():
+                return particles
+        raise ValueError(_describe_no_start(int(np.sum(~usable)), num_particles))
 
     def prior_draws(self, key: Key) -> Iterator[dict[str, np.ndarray]]:
         """Single draws from the prior for a caller who checks them, as many as `prior` tries."""
         for attempt in range(_ATTEMPTS):
-            draws = self.draw_attempt(key, attempt, 1)
+            draws = self.draw_prior(jr.fold_in(key, attempt), 1)
             yield {name: np.asarray(np.asarray(value)[0]) for name, value in draws.items()}
         raise ValueError(_describe_no_start(1, 1))
-
-    def draw_attempt(self, key: Key, attempt: int, num_particles: int) -> dict[str, Array]:
-        """Draws from the prior with the key of an attempt."""
-        return self.draw_prior(_key_of_attempt(key, jax.device_put(np.uint32(attempt))), num_particles)
-
-    def draw_first(self, key: Key, attempt: int, num_particles: int) -> tuple[dict[str, Array], Bool[Array, " n"]]:
-        """`draw_attempt`, and whether log density and gradient are finite at each draw."""
-        particles = self.draw_attempt(key, attempt, num_particles)
-        return particles, usable_at(self, particles)
 
     def log_base(self, bound: BoundTarget, vector: Vector) -> Scalar:
         return jnp.zeros((), vector.dtype)  # `log_joint` already holds the prior and the Jacobian
@@ -134,15 +139,15 @@ class AbstractModelTarget(AbstractTarget):
 
     def bind(self, particle: PyTree) -> BoundTarget:
         """Check that `particle` holds the model's latent sites, and bind to the model's space."""
-        names = set(self.space.layout.names)
-        if not isinstance(particle, dict) or set(particle) != names:
-            got = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
+        names = sorted(self.space.layout.names)
+        got = sorted(map(str, particle)) if isinstance(particle, dict) else type(particle).__name__
+        if got != names:
             raise ValueError(
-                f"a particle must be a dictionary of the model's latent sites {sorted(names)}, got {got}. "
+                f"a particle must be a dictionary of the model's latent sites {names}, got {got}. "
                 "`target.prior(key, num_particles)` draws some."
             )
         shapes = dict(zip(self.space.layout.names, self.space.shapes, strict=True))
-        wrong = {name: np.shape(particle[name]) for name in sorted(names) if np.shape(particle[name]) != shapes[name]}
+        wrong = {name: np.shape(particle[name]) for name in names if np.shape(particle[name]) != shapes[name]}
         if wrong:
             expected = {name: shapes[name] for name in wrong}
             raise ValueError(f"`particles` must have, per particle, sites of shapes {expected}, got {wrong}.")
@@ -160,20 +165,6 @@ def _describe_no_start(bad: int, num_particles: int) -> str:
         f"at {bad} of {num_particles} particles. Check that the data lie in the support of their distributions, or "
         "give initial particles to `fit`."
     )
-
-
-def _choose(usable: np.ndarray, particles: PyTree, others: PyTree) -> PyTree:
-    """The usable particles, and others in place of the rest."""
-
-    def choose(old: Any, new: Any) -> np.ndarray:
-        return np.where(usable.reshape(-1, *[1] * (old.ndim - 1)), np.asarray(old), np.asarray(new))
-
-    return jax.tree.map(choose, particles, others)
-
-
-@compiled_quickly
-def _key_of_attempt(key: Key, attempt: UInt32[Array, ""]) -> Key:
-    return jr.fold_in(key, attempt)
 
 
 @compiled_quickly

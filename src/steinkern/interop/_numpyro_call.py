@@ -1,6 +1,5 @@
 """A NumPyro model with its arguments: its sites, their shapes, and the checks of what `fit` supports."""
 
-import inspect
 from typing import Any
 
 import equinox as eqx
@@ -23,21 +22,6 @@ def as_argument(leaf: Any) -> Any:
     """Convert an array of numbers to a JAX array; other arguments, such as names, are passed on unchanged."""
     numbers = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
     return as_array("the arguments of `model`", leaf) if numbers else leaf
-
-
-def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise where the arguments do not fit the model's signature; models without a signature pass."""
-    try:
-        signature = inspect.signature(model)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ValueError(
-            f"`model` is a function of {signature}: {error}. Give its arguments after it, as in `from_model(model, x, "
-            "y)`."
-        ) from None
 
 
 class Plates(Messenger):
@@ -92,9 +76,9 @@ class ModelCall(eqx.Module):
         """The model on the rows of `batch`, with a key to draw the sites that are not substituted."""
         return handlers.seed(Plates(self.model, batch), key)
 
-    def at(self, particle: PyTree, batch: dict[str, Array] | None = None) -> dict[str, dict[str, Any]]:
+    def at(self, particle: PyTree) -> dict[str, dict[str, Any]]:
         """The trace of the model, by site, with its latent sites at the values of `particle`."""
-        return self.trace(handlers.substitute(self.seeded(batch=batch), data=particle))
+        return self.trace(handlers.substitute(self.seeded(), data=particle))
 
 
 def bijection_of(site: dict[str, Any]) -> Any:
@@ -125,19 +109,6 @@ def draw_sites(call: ModelCall, key: Any) -> dict[str, dict[str, Any]]:
     return call.trace(handlers.substitute(call.seeded(key), substitute_fn=_first_value))
 
 
-def can_be_traced(call: ModelCall) -> bool:
-    """Whether the model runs with traced array arguments."""
-    leaves = [leaf for leaf in jax.tree_util.tree_leaves((call.args, call.kwargs)) if not eqx.is_array(leaf)]
-    try:
-        hash(tuple(leaves))
-        eqx.filter_eval_shape(
-            lambda call: {n: s["value"] for n, s in draw_sites(call, 0).items() if is_latent(s)}, call
-        )
-    except (TypeError, jax.errors.JAXTypeError):
-        return False
-    return True
-
-
 def trace_shapes(call: ModelCall) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, tuple[int, int]]]:
     """The shapes of the latent sites in unconstrained coordinates, all sites, and the subsampled plates."""
     traced: dict[str, Any] = {}
@@ -159,37 +130,62 @@ def trace_shapes(call: ModelCall) -> tuple[dict[str, Any], dict[str, dict[str, A
 
 
 def check_sites(sites: dict[str, dict[str, Any]], plates: dict[str, tuple[int, int]]) -> None:
-    latent = {name: site for name, site in sites.items() if is_latent(site)}
-    discrete = [name for name, site in latent.items() if site["fn"].support.is_discrete]
-    if discrete:
-        raise ValueError(
-            f"`model` must have continuous latent sites, but {_listed(discrete)} discrete: particles follow gradients. "
-            "Sum such sites out of the model (a mixture by `numpyro.distributions.MixtureSameFamily`), or fix them by "
-            "`numpyro.handlers.condition`."
-        )
-    parameters = [name for name, site in sites.items() if site["type"] == "param"]
-    if parameters:
-        raise ValueError(
-            f"`model` must not have parameters without a prior, but {_listed(parameters)} a `numpyro.param`, which "
-            "particles would leave at its first value. Give it a prior (`numpyro.sample`), or fix it on purpose: "
-            f"`numpyro.handlers.block(numpyro.handlers.substitute(model, data={{{parameters[0]!r}: value}}), "
-            f"hide={parameters!r})`."
-        )
-    if not latent:
-        raise ValueError("`model` must have at least one latent site, got none: every `sample` has `obs=`.")
-    points = [name for name, site in latent.items() if isinstance(site["fn"], Delta)]
-    if points:
-        raise ValueError(
-            f"`model` must not sample what has no spread, but {_listed(points)} a `Delta`: use `numpyro.deterministic`."
-        )
-    for name, site in latent.items():
+    """Raise where particles cannot be moved by gradients of the model's density."""
+    for name, site in sites.items():
+        if site["type"] == "param":
+            raise ValueError(
+                f"`model` must not have parameters without a prior, but {name!r} is a `numpyro.param`, which particles "
+                "would leave at its first value. Give it a prior (`numpyro.sample`), or fix it on purpose: "
+                f"`numpyro.handlers.block(numpyro.handlers.substitute(model, data={{{name!r}: value}}), "
+                f"hide=[{name!r}])`."
+            )
+        if not is_latent(site):
+            continue
+        if site["fn"].support.is_discrete:
+            raise ValueError(
+                f"`model` must have continuous latent sites, but {name!r} is discrete: particles follow gradients. "
+                "Sum such sites out of the model (a mixture by `numpyro.distributions.MixtureSameFamily`), or fix them "
+                "by `numpyro.handlers.condition`."
+            )
+        if isinstance(site["fn"], Delta):
+            raise ValueError(
+                f"`model` must not sample what has no spread, but {name!r} is a `Delta`: use `numpyro.deterministic`."
+            )
         cut = [frame.name for frame in site["cond_indep_stack"] if frame.name in plates]
         if cut:
             raise ValueError(
-                f"`model` has the latent site '{name}' inside the subsampled plate '{cut[0]}': a particle has "
-                "a value for every row, and a minibatch uses only some. Leave out that plate's `subsample_size`."
+                f"`model` has the latent site {name!r} inside the subsampled plate {cut[0]!r}: a particle has a value "
+                "for every row, and a minibatch uses only some. Leave out that plate's `subsample_size`."
             )
+    if not any(map(is_latent, sites.values())):
+        raise ValueError("`model` must have at least one latent site, got none: every `sample` has `obs=`.")
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) + (" is" if len(names) == 1 else " are")
+def axis_names(sites: dict[str, dict[str, Any]]) -> dict[str, tuple[str | None, ...]]:
+    """The name of every axis of the sites of a trace; `None` for an axis without one.
+
+    An axis of a plate has the name of the plate. The names in `infer={"event_dims": [...]}` of a sample site, which is
+    ArviZ's convention, name the axes of one draw of its distribution. A deterministic site has no distribution: its
+    first axes are taken for those of the plates around it.
+    """
+    named = ("sample", "deterministic")
+    return {name: _axes_of(site) for name, site in sites.items() if site["type"] in named}
+
+
+def _axes_of(site: dict[str, Any]) -> tuple[str | None, ...]:
+    shape, plates = jnp.shape(site["value"]), site["cond_indep_stack"]
+    if site["type"] == "sample":
+        num_event = len(site["fn"].event_shape)
+        event = list(site["infer"].get("event_dims") or ())
+    else:
+        num_event = len(shape) - max((-frame.dim for frame in plates), default=0)
+        event = []
+    names: list[str | None] = [None] * len(shape)
+    for frame in plates:
+        axis = len(shape) - num_event + frame.dim
+        if 0 <= axis < len(shape) and shape[axis] == frame.size:
+            names[axis] = str(frame.name)
+    if event and len(event) == num_event <= len(shape):
+        names[len(shape) - num_event :] = event
+    # An array cannot have two axes of one name.
+    return tuple(None if name in names[:i] else name for i, name in enumerate(names))

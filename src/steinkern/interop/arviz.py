@@ -1,7 +1,7 @@
 """Results as ArviZ data: `InferenceData` of ArviZ 0.x, an xarray `DataTree` from 1.0 on."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,17 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..core.arrays import as_data
+from ..core.arrays import as_concrete_key, as_data
 from ..core.extras import install_command
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points
 from ..targets.target import BoundTarget
-from ._model import model_of
+from ._model import AbstractModelTarget, model_of
 
-Group = Mapping[str, Any]
-Dims = Mapping[str, Sequence[str | None]]
-
-_SAMPLE_AXES = ("chain", "draw")
 _PARTICLES = (
     "particles of equal weight, not a Markov chain: R-hat and effective sample sizes do not apply; "
     "arviz.summary(data, kind='stats') leaves them out"
@@ -37,40 +33,63 @@ def arviz_data(
     log_likelihood: bool,
 ) -> Any:
     """See `Result.to_arviz`."""
-    for name, value in (("observed", observed), ("dims", dims), ("coords", coords)):
-        if value is not None and not isinstance(value, Mapping):
-            raise ValueError(f"`{name}` must be a dictionary, got {value!r}.")
-    if not isinstance(log_likelihood, bool | np.bool_):
-        raise ValueError(f"`log_likelihood` must be True or False, got {log_likelihood!r}.")
     data = as_data(data)
     target = result.known_target
     target.check_data(data, None)
     model = model_of(target.target)
     if observed is None:
         observed = {} if model is None else model.observed()
+    points = jnp.asarray(result.points)
+    terms = _log_likelihoods(target, points, data) if log_likelihood else {}
+    draws = {
+        "posterior": result._sites(),
+        "sample_stats": {"lp": _log_densities(target, points, data)},
+        "posterior_predictive": _predictive(result, model, key, predictive),
+        "log_likelihood": _named_as_observed(terms, observed),
+    }
+    shapes = {name: np.shape(values) for name, values in observed.items()}
+    for group in draws.values():
+        for name, values in group.items():  # a log-likelihood has no axes for the parts of one observation
+            shapes[name] = max(shapes.get(name, ()), np.shape(values)[1:], key=len)
+    groups = {name: {key: np.asarray(value)[None] for key, value in group.items()} for name, group in draws.items()}
+    groups["observed_data"] = {name: np.asarray(values) for name, values in observed.items()}
+    full = {name: group for name, group in groups.items() if group}
+    tree = _from_dict(full, *_axes(shapes, model, dims or {}, coords or {}))
     check = " ".join(result.diagnostics.sentences())
-    terms = _log_likelihoods(target, jnp.asarray(result.points), data) if log_likelihood else {}
-    return _from_groups(
-        posterior=result._sites(),
-        sample_stats={"lp": result._log_densities(data)},
-        observed_data=observed,
-        posterior_predictive=result._predictive(key, predictive),
-        log_likelihood=_named_as_observed(terms, observed),
-        attributes={
-            "posterior": {
-                "inference_library": "steinkern",
-                "sampler": type(result.sampler).__name__ if result.sampler is not None else result.settings["sampler"],
-                "status": result.status.value,
-                "message": str(result.message),
-                "num_steps": result.num_steps,
-                **({"check": check} if check else {}),
-                "draws": _PARTICLES,
-            },
-            "sample_stats": _numbers(result),
-        },
-        of_target=({}, {}) if model is None else (model.dims(), model.coords()),
-        of_caller=(dims or {}, coords or {}),
-    )
+    tree["posterior"].attrs |= {
+        "inference_library": "steinkern",
+        "sampler": type(result.sampler).__name__ if result.sampler is not None else result.settings["sampler"],
+        "status": result.status.value,
+        "message": str(result.message),
+        "num_steps": result.num_steps,
+        **({"check": check} if check else {}),
+        "draws": _PARTICLES,
+    }
+    tree["sample_stats"].attrs |= _numbers(result)
+    return tree
+
+
+def _predictive(
+    result: Any, model: AbstractModelTarget | None, key: KeyLike | None, predictive: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Predictive draws by name: those of the model with `key`, and those in `predictive`."""
+    draws: dict[str, Any] = {}
+    if key is not None and model is not None:
+        draws = model.predictive(as_concrete_key(key), jax.tree.map(jnp.asarray, result.particles))
+    if key is not None and not draws:
+        raise ValueError(
+            "`key` draws from the predictive distribution of a NumPyro or PyMC model, and this target is none. Give "
+            "draws as `predictive={name: array}`, such as the `values` of `result.predict(...)`."
+        )
+    draws |= predictive or {}
+    n = len(result.points)
+    for name, value in draws.items():
+        if np.shape(value)[:1] != (n,):
+            raise ValueError(
+                f"`predictive` must hold arrays with a leading axis of {n} particles, got shape {np.shape(value)} for "
+                f"{name!r}."
+            )
+    return draws
 
 
 def _named_as_observed(terms: dict[str, Array], observations: Mapping[str, Any]) -> dict[str, Array]:
@@ -94,6 +113,9 @@ def _numbers(result: Any) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if np.isfinite(value)}
 
 
+_log_densities = compiled(BoundTarget.log_densities)
+
+
 @compiled
 def _log_likelihoods(target: BoundTarget, points: Points, data: Batch) -> dict[str, Array]:
     """The log-likelihood of every observation at every particle, by its name; `data` for the rows of a `Posterior`."""
@@ -106,109 +128,49 @@ def _log_likelihoods(target: BoundTarget, points: Points, data: Batch) -> dict[s
     return {"data": jax.lax.map(lambda vector: target.log_examples(vector, data), points)}
 
 
-def _from_groups(
-    posterior: Group,
-    sample_stats: Group,
-    observed_data: Group,
-    posterior_predictive: Group,
-    log_likelihood: Group,
-    *,
-    attributes: Mapping[str, Group],
-    of_target: tuple[Dims, Group],
-    of_caller: tuple[Dims, Group],
-) -> Any:
-    """ArviZ data with the groups that are not empty.
-
-    Draws have a leading particle axis and become one chain.
+def _axes(
+    shapes: Mapping[str, tuple[int, ...]],
+    model: AbstractModelTarget | None,
+    dims: Mapping[str, Sequence[str | None]],
+    coords: Mapping[str, Any],
+) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
+    """The names of all axes of every variable, and the labels along them, as `arviz.from_dict` takes them.
 
     Args:
-        posterior: the particles by name.
-        sample_stats: numbers about every particle.
-        observed_data: the observations, without a particle axis.
-        posterior_predictive: draws of the observations for every particle.
-        log_likelihood: the log-likelihood of every observation for every particle.
-        attributes: for some groups, their attributes.
-        of_target: the target's names of axes and labels along them; those that do not fit are left out.
-        of_caller: the caller's; ArviZ raises where they do not fit.
+        shapes: of the variables by name, without the axes of chains and draws.
+        model: whose names of axes are used where the caller gives none, unless they clash with others.
+        dims: the caller's names; ArviZ raises where they do not fit.
+        coords: the caller's labels; ArviZ raises where they do not fit.
     """
-    draws = {
-        "posterior": posterior,
-        "sample_stats": sample_stats,
-        "posterior_predictive": posterior_predictive,
-        "log_likelihood": log_likelihood,
-    }
-    groups: dict[str, dict[str, np.ndarray]] = {
-        name: {key: np.asarray(value)[None] for key, value in group.items()} for name, group in draws.items()
-    }
-    groups["observed_data"] = {name: np.asarray(value) for name, value in observed_data.items()}
-    groups = {name: group for name, group in groups.items() if group}
-    data = _from_dict(groups, *_axes(groups, of_target, of_caller))
-    for name, entries in attributes.items():
-        data[name].attrs.update(entries)
-    return data
-
-
-def _axes(
-    groups: Mapping[str, Mapping[str, np.ndarray]], of_target: tuple[Dims, Group], of_caller: tuple[Dims, Group]
-) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
-    """The names of all axes of every variable, and the labels along them, as `arviz.from_dict` takes them."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in _shapes(groups):  # a log-likelihood has no axes for the parts of one observation
-        shapes[name] = max(shapes.get(name, ()), shape, key=len)
-    unknown = sorted(set(of_caller[0]) - set(shapes))
+    unknown = sorted(set(dims) - set(shapes))
     if unknown:
         raise ValueError(f"`dims` must name axes of variables among {', '.join(sorted(shapes))}, got {unknown[0]!r}.")
-    labels = {name: np.asarray(values) for name, values in of_target[1].items()}
-    named = {name: list(axes) for name, axes in of_target[0].items() if _fits(axes, name, shapes, labels)}
-    labels |= {name: np.asarray(values) for name, values in of_caller[1].items()}
-    named |= {name: [axes] if isinstance(axes, str) else list(axes) for name, axes in of_caller[0].items()}
-    dims = {
-        name: [f"{name}_dim_{axis}" if label is None else label for axis, label in enumerate(named[name])]
-        if name in named
-        else [f"{name}_dim_{axis}" for axis in range(len(shape))]
-        for name, shape in shapes.items()
-    }
-    used = {axis for axes in dims.values() for axis in axes}
-    unused = sorted(set(of_caller[1]) - used)
+    of_model = {} if model is None else model.dims()
+    clashing = {"chain", "draw", *shapes}
+    named = {**{name: axes for name, axes in of_model.items() if not clashing.intersection(axes)}, **dims}
+    filled = {}
+    for name, shape in shapes.items():
+        axes = named.get(name, [None] * len(shape))
+        axes = [axes] if isinstance(axes, str) else axes
+        filled[name] = [f"{name}_dim_{i}" if axis is None else axis for i, axis in enumerate(axes)]
+    used = {axis for axes in filled.values() for axis in axes}
+    unused = sorted(set(coords) - used)
     if unused:
         raise ValueError(
             f"`coords` must label existing axes, here {', '.join(sorted(used)) or 'none'}, got {unused[0]!r}. "
             "`dims={variable: [axis, ...]}` names the axes of a variable."
         )
-    return dims, {name: values for name, values in labels.items() if name in used}
-
-
-def _shapes(groups: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every variable, without the axes of chains and draws."""
-    for group, variables in groups.items():
-        for name, values in variables.items():
-            yield name, values.shape if group == "observed_data" else values.shape[2:]
-
-
-def _fits(axes: Sequence[str | None], name: str, shapes: Mapping[str, tuple[int, ...]], labels: Group) -> bool:
-    """Whether a target's names of axes fit its variable."""
-    if name not in shapes or len(axes) != len(shapes[name]):
-        return False
-    clash = any(axis in _SAMPLE_AXES or axis in shapes for axis in axes if axis is not None)
-    labelled = [
-        (len(labels[axis]), length) for axis, length in zip(axes, shapes[name], strict=True) if axis and axis in labels
-    ]
-    return not clash and all(number == length for number, length in labelled)
+    labels = {**({} if model is None else model.coords()), **coords}
+    return filled, {name: np.asarray(values) for name, values in labels.items() if name in used}
 
 
 def _from_dict(groups: dict[str, Any], dims: dict[str, list[str]], coords: dict[str, np.ndarray]) -> Any:
     try:
         import arviz
-
-        old = arviz.__version__.startswith("0.")
-    except ModuleNotFoundError:
-        old = False
-    if old:
-        return arviz.from_dict(**groups, dims=dims, coords=coords)
-    try:
-        from arviz_base import from_dict
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"`to_arviz` needs ArviZ, which is not installed: {install_command('arviz')}"
         ) from error
-    return from_dict(groups, dims=dims, coords=coords)
+    if arviz.__version__.startswith("0."):
+        return arviz.from_dict(**groups, dims=dims, coords=coords)
+    return arviz.from_dict(groups, dims=dims, coords=coords)

@@ -8,7 +8,7 @@ import jax.random as jr
 
 from ..core.arrays import as_arrays, as_data, as_key
 from ..core.particles import check_particles
-from ..core.types import Batch, KeyLike, LogDensityFunction, PyTree
+from ..core.types import Batch, KeyLike, LogDensityFunction, PyTree, is_concrete
 from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget, BoundTarget, as_target
 
@@ -63,7 +63,7 @@ def as_blackjax(
 
     def init(position: PyTree, rng_key: Any = None) -> ParticleState:
         """The state before the first step; `rng_key`, which BlackJAX's loops pass, is not used."""
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(position)):
+        if all(map(is_concrete, jax.tree.leaves(position))):
             check_particles(position, "position")
         position = as_arrays("position", position)
         bound = bind(position)

@@ -7,16 +7,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
-from jaxtyping import Array, Bool, UInt32
+from jaxtyping import Array
 
 from ..core.extras import install_command
 from ..core.particles import Layout
 from ..core.programs import compiled_quickly
 from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, check_callable
 from ..targets.checks import check_closed_over
-from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion, usable_at
-from ._numpyro_axes import axis_names
+from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion
 
 try:
     import numpyro  # noqa: F401 (whether it is installed)
@@ -26,7 +24,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from numpyro import handlers
-from numpyro.distributions.util import sum_rightmost
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from ._numpyro_call import (
@@ -34,9 +31,8 @@ from ._numpyro_call import (
     Plates,
     Unobserved,
     as_argument,
+    axis_names,
     bijection_of,
-    can_be_traced,
-    check_call,
     check_sites,
     draw_sites,
     is_observation,
@@ -73,13 +69,14 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
             (`numpyro.param`), which have no posterior.
     """
     check_callable("model", model, "a NumPyro model, a function of the arguments that follow it")
-    check_call(model, args, kwargs)
     check_closed_over(model)
-    traced_args, traced_kwargs = jax.tree.map(as_argument, (args, kwargs))
-    call = ModelCall(model, traced_args, traced_kwargs)
-    if not can_be_traced(call):
+    call = ModelCall(model, *jax.tree.map(as_argument, (args, kwargs)))
+    try:
+        hash(tuple(leaf for leaf in jax.tree.leaves(call) if not eqx.is_array(leaf)))
+        free, sites, plates = trace_shapes(call)
+    except TypeError:  # arguments that cannot be hashed, or whose values the model needs
         call = ModelCall(partial(model, *args, **kwargs), (), {})
-    free, sites, plates = trace_shapes(call)
+        free, sites, plates = trace_shapes(call)
     check_sites(sites, plates)
     dtype = jnp.result_type(float)
     layout = Layout.of({name: jax.ShapeDtypeStruct(leaf.shape, dtype) for name, leaf in free.items()})
@@ -115,16 +112,11 @@ class NumPyroSpace(AbstractModelSpace):
         with standard_promotion():
             for name, value in free.items():
                 log_det = bijection_of(trace[name]).log_abs_det_jacobian(value, trace[name]["value"])
-                total = total + jnp.sum(sum_rightmost(log_det, jnp.ndim(log_det))).astype(vector.dtype)
+                total = total + jnp.sum(log_det).astype(vector.dtype)
         return total
 
-    def check(self, particles: PyTree, argument: str = "particles") -> None:
-        outside = [name for name, inside in _inside(self.call, particles).items() if not inside]
-        if outside:
-            raise ValueError(
-                f"`{argument}` must lie inside their support; {', '.join(outside)} has values outside what the model "
-                "allows. Give them in constrained coordinates."
-            )
+    def inside(self, particles: PyTree) -> dict[str, Any]:
+        return _inside(self.call, particles)
 
 
 class NumPyroTarget(AbstractModelTarget):
@@ -160,13 +152,7 @@ class NumPyroTarget(AbstractModelTarget):
         Sites with an improper prior are drawn uniformly from (−2, 2) in unconstrained coordinates, as NumPyro
         initialises its chains.
         """
-        return _prior(self, key, None, num_particles)
-
-    def draw_attempt(self, key: Key, attempt: int, num_particles: int) -> dict[str, Array]:
-        return _prior(self, key, jax.device_put(np.uint32(attempt)), num_particles)
-
-    def draw_first(self, key: Key, attempt: int, num_particles: int) -> tuple[dict[str, Array], Bool[Array, " n"]]:
-        return _draw_first(self, key, jax.device_put(np.uint32(attempt)), num_particles)
+        return _prior(self, key, num_particles)
 
     def sites(self, particles: PyTree) -> dict[str, Array]:
         """The latent and the deterministic sites at a batch of particles, plates in full."""
@@ -192,28 +178,18 @@ class NumPyroTarget(AbstractModelTarget):
 
     def predictive(self, key: Key, particles: PyTree) -> dict[str, Array]:
         """One draw of every observed site for each particle, plates in full."""
-        n = len(jax.tree_util.tree_leaves(particles)[0])
-        return _predictive(self, key, n, particles)
+        return _predictive(self, key, particles)
 
 
 @compiled_quickly
-def _prior(target: NumPyroTarget, key: Key, attempt: UInt32[Array, ""] | None, num_particles: int) -> dict[str, Array]:
+def _prior(target: NumPyroTarget, key: Key, num_particles: int) -> dict[str, Array]:
     layout = target.space.layout
-    key = key if attempt is None else jr.fold_in(key, attempt)
 
     def draw(key: Key) -> dict[str, Array]:
         trace = draw_sites(target.space.call, key)
         return {name: trace[name]["value"].astype(layout.dtype) for name in layout.names}
 
     return jax.vmap(draw)(jr.split(key, num_particles))
-
-
-@compiled_quickly
-def _draw_first(
-    target: NumPyroTarget, key: Key, attempt: UInt32[Array, ""], num_particles: int
-) -> tuple[dict[str, Array], Bool[Array, " n"]]:
-    particles = _prior(target, key, attempt, num_particles)
-    return particles, usable_at(target, particles)
 
 
 @compiled_quickly
@@ -233,7 +209,7 @@ def _observed(call: ModelCall) -> dict[str, Array]:
 
 
 @compiled_quickly
-def _predictive(target: NumPyroTarget, key: Key, n: int, particles: PyTree) -> dict[str, Array]:
+def _predictive(target: NumPyroTarget, key: Key, particles: PyTree) -> dict[str, Array]:
     call = target.space.call
 
     def one(key: Key, particle: PyTree) -> dict[str, Array]:
@@ -241,7 +217,7 @@ def _predictive(target: NumPyroTarget, key: Key, n: int, particles: PyTree) -> d
         trace = call.trace(handlers.substitute(handlers.seed(model, key), data=particle))
         return {name: trace[name]["value"] for name in model.names}
 
-    return jax.vmap(one)(jr.split(key, n), particles)
+    return jax.vmap(one)(jr.split(key, len(jax.tree.leaves(particles)[0])), particles)
 
 
 @compiled_quickly

@@ -20,7 +20,7 @@ from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector
 from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion
 
 try:
-    _FLAGS = os.environ.get("XLA_FLAGS")
+    _FLAGS = os.environ.get("XLA_FLAGS", "")
     import pymc as pm
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -33,10 +33,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 
 # Importing PyMC's JAX module requests a hundred CPU devices from XLA, which `device_mesh` would all use.
-if _FLAGS is None:
-    os.environ.pop("XLA_FLAGS", None)
-else:
-    os.environ["XLA_FLAGS"] = _FLAGS
+os.environ["XLA_FLAGS"] = _FLAGS
 
 # For few draws, interpreting the graph takes less time than compiling it.
 _INTERPRETED = Mode(linker="py", optimizer="fast_compile")
@@ -96,8 +93,7 @@ class _Functions:
         values = [model.rvs_to_values[variable] for variable in variables]
         self.log_joint = _jax(values, [model.logp()])
         self.log_jacobian = _jax(values, [model.logp() - model.logp(jacobian=False)])
-        constrained = model.replace_rvs_by_values(variables)
-        self.constrain = _jax(values, constrained)
+        self.constrain = _jax(values, model.replace_rvs_by_values(variables))
         # A transform may depend on other variables (a bound), so all of them are inputs and none is drawn.
         self.inputs = [variable.clone(name=f"{variable.name}_value") for variable in variables]
         self.swap = dict(zip(variables, self.inputs, strict=True))
@@ -152,18 +148,10 @@ class PyMCSpace(AbstractModelSpace):
         with standard_promotion():
             return self.functions.log_jacobian(*self.in_order(self.layout.unravel(vector)))[0].astype(vector.dtype)
 
-    def check(self, particles: PyTree, argument: str = "particles") -> None:
-        points = jax.vmap(self.unconstrain)(particles)
-        again = jax.vmap(self.constrain)(points)
-        close = {  # a value outside its support does not survive the round trip
-            name: bool(jnp.all(jnp.isclose(again[name], particles[name], rtol=1e-3, atol=1e-3))) for name in self.names
-        }
-        outside = [name for name, inside in close.items() if not inside]
-        if outside:
-            raise ValueError(
-                f"`{argument}` must lie inside their support; {', '.join(outside)} has values outside what the model "
-                "allows. Give them in constrained coordinates."
-            )
+    def inside(self, particles: PyTree) -> dict[str, Any]:
+        """For every variable, whether all its values survive the way to unconstrained coordinates and back."""
+        again = jax.vmap(self.constrain)(jax.vmap(self.unconstrain)(particles))
+        return {name: jnp.allclose(again[name], particles[name], rtol=1e-3, atol=1e-3) for name in self.names}
 
 
 class PyMCTarget(AbstractModelTarget):

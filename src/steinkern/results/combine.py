@@ -1,7 +1,7 @@
 """Combining several results into one."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +14,7 @@ from .outcome import Diagnostics, Faults, History, Status
 from .result import Result
 
 
-def combine(results: Sequence[Any]) -> Result:
+def combine(results: Sequence[Result]) -> Result:
     """Combine the particles of several results of one target, such as runs from different initial particles.
 
     The combined result predicts, summarises and starts another `fit` like any other; that fit begins with a new sampler
@@ -27,37 +27,35 @@ def combine(results: Sequence[Any]) -> Result:
     if not results:
         raise ValueError("`results` must hold at least one result, got none.")
     for i, result in enumerate(results):
-        if not isinstance(result, Result):
-            raise ValueError(f"`results` must hold results of `fit`, got {type(result).__name__} at place {i}.")
         if result.target is None:
             raise ValueError(
-                f"`results` must have their targets, to see that they agree: that at place {i} was read without one. "
+                f"`results` must have their targets, to see that they agree: that at index {i} was read without one. "
                 "Give it, as in `steinkern.load(path, target=log_density)`."
             )
         if not eqx.tree_equal(result.target.space, results[0].target.space):
             raise ValueError(
-                f"`results` must be of one target: the parameters at place {i}, their shapes, precision or constraints "
+                f"`results` must be of one target: the parameters at index {i}, their shapes, precision or constraints "
                 "differ from the first result's."
             )
         if not eqx.tree_equal(result.shared, results[0].shared):
             raise ValueError(
-                f"`results` must share their shared parameters: those at place {i} differ from the first result's, so "
+                f"`results` must share their shared parameters: those at index {i} differ from the first result's, so "
                 "their particles are of another model. Predict with each result, and average."
             )
     first = results[0]
     status = max((result.status for result in results), key=list(Status).index)
     words = ", ".join(f"{quantity(result.num_steps, 'step')}, {result.status.value}" for result in results)
     none = np.zeros(0)
-    empty = History(np.zeros(0, int), none, none, none, None)
-    kept = {field.name: getattr(first, field.name) for field in fields(Result)}
-    plain = Result(**{**kept, "history": empty})
     faults = [result.diagnostics.faults for result in results]
     combined = Faults(
-        sum(each.moved_back for each in faults), (), sum(each.damped for each in faults),
-        max(each.largest_damping for each in faults), sum(each.shortened for each in faults),
-    )  # fmt: skip
+        moved_back=sum(each.moved_back for each in faults),
+        damped=sum(each.damped for each in faults),
+        largest_damping=max(each.largest_damping for each in faults),
+        shortened=sum(each.shortened for each in faults),
+    )
     return replace(
-        plain,
+        first,
+        history=History(none.astype(int), none, none, none, None),
         diagnostics=Diagnostics(not_checked=("the particles of several runs together",), faults=combined),
         particles=jax.tree.map(_concatenate, *[result.particles for result in results]),
         points=_concatenate(*[result.points for result in results]),

@@ -1,11 +1,9 @@
-"""Elements of self-contained HTML pages: escaped text, tables, pictures, data, and a slider over frames."""
+"""Elements of self-contained HTML pages: escaped text, tables, and data for scripts."""
 
 import json
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import resources
-from string import Template
 from typing import Any
 
 # Characters that HTML does not allow, even escaped: controls, and halves of surrogate pairs.
@@ -22,17 +20,6 @@ def prose(value: Any) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", text(value))
 
 
-def fill_template(package: str, template: str, **parts: str) -> str:
-    """A template of a package with its `$names` filled in; `$style` and `$player` are the same for all pages."""
-    shared = {"style": own_text(__package__, "page.css"), "player": own_text(__package__, "player.js")}
-    return Template(own_text(package, template)).substitute(**shared, **parts)
-
-
-def own_text(package: str, name: str) -> str:
-    """The text of a file in the `templates` folder of a package."""
-    return resources.files(package).joinpath(f"templates/{name}").read_text(encoding="utf-8")
-
-
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
     """An HTML table with these column heads and rows."""
     top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
@@ -41,19 +28,6 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def as_script(name: str, content: Any) -> str:
-    """A script element with JSON, which scripts of the page read by its id.
-
-    `<`, `>` and `&` are escaped in the JSON, so that no string can end the element.
-    """
-    content_text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        content_text = content_text.replace(character, f"\\u{ord(character):04x}")
-    return f'<script type="application/json" id="{text(name)}">{content_text}</script>'
-
-
-def slider(frames: int, start: int = 0) -> str:
-    """A play button, a slider over the frames and its label, which `player.js` drives."""
-    return (
-        '<div class="controls"><button type="button">play</button>'
-        f'<input type="range" min="0" max="{frames - 1}" value="{start}" aria-label="iteration"><output></output></div>'
-    )
+    """A script element with JSON, which scripts of the page read by its id; no string in it can end the element."""
+    data = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{text(name)}">{data}</script>'

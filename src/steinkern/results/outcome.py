@@ -42,10 +42,6 @@ class History(ShortRepr):
     """The particles after that step, with axes (record, particle, …); `None` unless `record_particles` was set. For
     `sample` the chains, and last the particles; `None` where they would take too much memory."""
 
-    def traces(self) -> dict[str, np.ndarray]:
-        """The recorded diagnostics by their names on a page."""
-        return {"velocity norm": self.velocity_norm, "Stein ratio": self.stein_ratio, "step size": self.step_size}
-
 
 @dataclass(frozen=True)
 class Faults:
@@ -91,13 +87,6 @@ class Cost:
     Hessian counts twice."""
     epochs: float = 0.0
     """With minibatches: passes over the data."""
-
-    def in_words(self) -> str:
-        """The cost in one line."""
-        return (
-            f"{self.gradients:,} gradients, {self.hessians:,} Hessians, {self.sequential:,} evaluations one after the "
-            "other"
-        )
 
     def in_gradients(self, dimension: int) -> int:
         """The total cost in gradients: a Hessian counts as `dimension` gradients, a value as one."""
@@ -213,5 +202,8 @@ class Diagnostics(ShortRepr):
                 f"deviations up to {np.max(self.sd_errors):.1%}; R-hat {np.max(self.r_hat):.3f}."
             )
         if self.cost != Cost():
-            lines.append(f"Cost: {self.cost.in_words()}.")
+            lines.append(
+                f"Cost: {self.cost.gradients:,} gradients, {self.cost.hessians:,} Hessians, {self.cost.sequential:,} "
+                "evaluations one after the other."
+            )
         return [*lines, *(f"Not checked: {text}." for text in self.not_checked)]

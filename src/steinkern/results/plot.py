@@ -1,7 +1,7 @@
 """Figures of two-dimensional densities with particles on top.
 
-Matplotlib is imported inside the functions (the extra `plot`). Its global state is not changed: every function returns
-a new `Figure` that needs no display.
+Matplotlib (the extra `plot`) is imported by the first figure. Its global state is not changed: every function returns a
+new `Figure` that needs no display.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.extras import install_command
-from ..core.types import check_count
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -70,7 +69,6 @@ def density(
         title: above the panel.
         resolution: of the grid on which the density is evaluated, along each axis.
     """
-    check_count("resolution", resolution, least=10)
     with load_matplotlib().rc_context(STYLE):
         figure = new_figure((3.2, 3.2 * aspect_of(window) + (0.3 if title else 0.0)))
         axes = figure.add_subplot()
@@ -85,7 +83,6 @@ def save(figure: "matplotlib.figure.Figure", path: str | Path, dots_per_inch: in
 
     The files hold no date and no version, so that the same figure gives the same bytes.
     """
-    check_count("dots_per_inch", dots_per_inch)
     path = Path(path)
     unsigned = {"Date": None} if path.suffix == ".svg" else {"Software": None} if path.suffix == ".png" else {}
     with load_matplotlib().rc_context({"svg.hashsalt": "steinkern", "svg.fonttype": "none"}):
@@ -94,9 +91,9 @@ def save(figure: "matplotlib.figure.Figure", path: str | Path, dots_per_inch: in
 
 
 def load_matplotlib() -> Any:
-    """The matplotlib module; `ImportError` with the command to install it where it is missing."""
+    """Matplotlib with its figures, without pyplot; `ImportError` with the command to install it where it is missing."""
     try:
-        import matplotlib
+        import matplotlib.figure
     except ImportError as error:
         raise ImportError(f"figures need matplotlib: {install_command('plot')}") from error
     return matplotlib
@@ -104,12 +101,8 @@ def load_matplotlib() -> Any:
 
 def new_figure(size: tuple[float, float]) -> "matplotlib.figure.Figure":
     """An empty figure of this size in inches, independent of matplotlib's global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.02))
-    FigureCanvasAgg(figure)  # draws without a display and without pyplot's registry of figures
+    figure = load_matplotlib().figure.Figure(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.02)
     return figure
 
 
@@ -129,8 +122,6 @@ def draw_density(
     resolution: int = 300,
 ) -> None:
     """Draw the panel of `density` into axes."""
-    from matplotlib.ticker import MultipleLocator
-
     left, right, bottom, top = window
     first, second = np.linspace(left, right, resolution), np.linspace(bottom, top, resolution)
     heights = _heights(log_density, window, resolution)
@@ -144,8 +135,8 @@ def draw_density(
             corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
             axes.text(0.97, 0.03, f"{outside} outside", fontsize=6.5, color=QUIET, bbox=plate, zorder=4, **corner)
     axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
-    axes.xaxis.set_major_locator(MultipleLocator(2))
-    axes.yaxis.set_major_locator(MultipleLocator(2))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(load_matplotlib().ticker.MultipleLocator(2))
 
 
 def mass_levels(heights: Float[np.ndarray, "rows columns"]) -> list[float]:

@@ -13,7 +13,7 @@ from ..core.errors import explain_errors, shapes
 from ..core.particles import merge
 from ..core.programs import compiled
 from ..core.reprs import ShortRepr
-from ..core.types import Batch, PyTree, check_callable, check_count, is_concrete, is_real_number
+from ..core.types import Batch, PyTree, check_callable, check_count, check_share
 from ..targets.checks import batch_length
 from ..targets.likelihood import AbstractLikelihood
 from .class_probabilities import ClassProbabilities
@@ -35,16 +35,12 @@ class Prediction(ShortRepr):
     @property
     def mean(self) -> Inexact[Array, "rows ..."]:
         """The mean over the particles."""
-        if self.moments is not None:
-            return self.moments[0]
-        return jnp.mean(_as_numbers(self._kept_values("mean")), axis=0)
+        return jnp.mean(_as_numbers(self._kept_values("mean")), axis=0) if self.moments is None else self.moments[0]
 
     @property
     def sd(self) -> Float[Array, "rows ..."]:
         """The standard deviation over the particles: of the function only, without the likelihood's noise."""
-        if self.moments is not None:
-            return self.moments[1]
-        return jnp.std(_as_numbers(self._kept_values("sd")), axis=0)
+        return jnp.std(_as_numbers(self._kept_values("sd")), axis=0) if self.moments is None else self.moments[1]
 
     @property
     def interval(self) -> tuple[Float[Array, "rows ..."], Float[Array, "rows ..."]]:
@@ -56,7 +52,7 @@ class Prediction(ShortRepr):
 
     def credible_interval(self, level: float = 0.9) -> tuple[Float[Array, "rows ..."], Float[Array, "rows ..."]]:
         """The lower and upper ends of the central interval of this probability, as `interval` has them for its own."""
-        _check_level(level)
+        check_share("level", level)
         lower, upper = self.quantiles([(1 - level) / 2, (1 + level) / 2])
         return lower, upper
 
@@ -70,12 +66,11 @@ class Prediction(ShortRepr):
         Args:
             probabilities: one number in [0, 1], or a list of them, which becomes the first axis.
         """
-        given = as_numpy("probabilities", probabilities)
-        real = given.dtype.kind in "fiu" and given.ndim <= 1 and given.size > 0
-        if not real or not np.all((given >= 0) & (given <= 1)):
+        numbers = as_numpy("probabilities", probabilities)
+        if numbers.ndim > 1 or not np.all((numbers >= 0) & (numbers <= 1)):
             raise ValueError(f"`probabilities` must be numbers between 0 and 1, got {probabilities!r}.")
         values = _as_floats(self._kept_values("quantiles"))
-        return _quantiles(values, jax.device_put(given.astype(values.dtype)))
+        return jnp.quantile(values, jax.device_put(numbers.astype(values.dtype)), axis=0)
 
     def probabilities(self, likelihood: Any) -> ClassProbabilities:
         """The probabilities of the classes at every particle and row, where the values are logits.
@@ -90,7 +85,7 @@ class Prediction(ShortRepr):
                 the logit of a label 1 and the classes are 0 and 1.
         """
         outputs = self._outputs(likelihood, "probabilities")
-        return ClassProbabilities(_class_probabilities(likelihood, outputs))
+        return ClassProbabilities(jax.vmap(jax.vmap(likelihood.class_probabilities))(outputs))
 
     def log_density(self, likelihood: Any, labels: Any) -> Float[Array, " rows"]:
         """The log predictive density of each label, log (1/n) Σ_i p(label | values_i).
@@ -100,13 +95,13 @@ class Prediction(ShortRepr):
             labels: one label for each row.
         """
         outputs = self._outputs(likelihood, "log_density")
+        _, rows, width = outputs.shape
         labels = as_labels(labels)
-        rows = outputs.shape[1]
-        given = batch_length(labels, "labels")
-        if given != rows:
-            raise ValueError(f"`labels` must hold one label for each of the {rows} rows, got {given}.")
-        likelihood.check(labels, outputs.shape[2])
-        expected = f"`labels` must be one a row, as `likelihood` takes them for {outputs.shape[2]} outputs"
+        number = batch_length(labels, "labels")
+        if number != rows:
+            raise ValueError(f"`labels` must hold one label for each of the {rows} rows, got {number}.")
+        likelihood.check(labels, width)
+        expected = f"`labels` must be one a row, as `likelihood` takes them for {width} outputs"
         with explain_errors(f"{expected}, got {shapes(labels)}", "Were they meant for another likelihood?"):
             return _log_density(likelihood, outputs, labels)
 
@@ -138,27 +133,12 @@ def _as_floats(values: Array) -> Array:
     return values if jnp.issubdtype(values.dtype, jnp.floating) else values.astype(jnp.result_type(float))
 
 
-def _check_level(level: Any) -> None:
-    if not (is_concrete(level) and is_real_number(level) and 0 < level < 1):
-        raise ValueError(f"`level` must lie between 0 and 1, got {level!r}.")
-
-
-@compiled
-def _quantiles(values: Float[Array, "n rows ..."], probabilities: Float[Array, "*q"]) -> Float[Array, "..."]:
-    return jnp.quantile(values, probabilities, axis=0)
-
-
 @compiled
 def _log_density(likelihood: AbstractLikelihood, outputs: Float[Array, "n rows k"], labels: Any) -> Array:
     one_particle = jax.vmap(likelihood.log_prob)
     log_probabilities = jax.vmap(one_particle, (0, None))(outputs, labels)
     n = jnp.asarray(outputs.shape[0], outputs.dtype)
     return jax.nn.logsumexp(log_probabilities, axis=0) - jnp.log(n)
-
-
-@compiled
-def _class_probabilities(likelihood: AbstractLikelihood, outputs: Float[Array, "n rows k"]) -> Array:
-    return jax.vmap(jax.vmap(likelihood.class_probabilities))(outputs)
 
 
 def predict(
@@ -172,49 +152,33 @@ def predict(
 ) -> Prediction:
     """`function(parameters, row)` at every particle and row; see `Result.predict`."""
     check_callable("function", function, "a function of the parameters and one row of `data`")
-    _check_level(level)
-    if batch_size is not None:
-        check_count("batch_size", batch_size)
-    if not isinstance(keep_values, bool | np.bool_):
-        raise ValueError(f"`keep_values` must be True or False, got {keep_values!r}.")
+    check_share("level", level)
     data = as_data(data)
     rows = batch_length(data)
+    if batch_size is None:
+        batch_size = rows if keep_values else _ROWS_AT_A_TIME
+    check_count("batch_size", batch_size)
     expected = f"`function` must take the parameters, {shapes(particles)}, and one row of `data`, {shapes(data)}"
     with explain_errors(expected, "Was it written for other names, shapes or columns?"):
+        computed = _over_rows(function, particles, shared, data, min(batch_size, rows), keep_values)
+    return Prediction(computed, level) if keep_values else Prediction(None, level, computed)
+
+
+@compiled
+def _over_rows(
+    function: Any, particles: PyTree, shared: PyTree, data: Batch, batch_size: int, keep_values: bool
+) -> Any:
+    """The values, or the mean and standard deviation of every row; `batch_size` rows are evaluated at a time."""
+
+    def at_row(row: PyTree) -> Any:
+        values = jax.vmap(lambda particle: _as_value(function(merge(particle, shared), row)))(particles)
         if keep_values:
-            values = _values(function, particles, shared, data, min(batch_size or rows, rows))
-            return Prediction(values, level)
-        moments = _moments(function, particles, shared, data, min(batch_size or _ROWS_AT_A_TIME, rows))
-        return Prediction(None, level, moments)
+            return values
+        numbers = _as_numbers(values)
+        return jnp.mean(numbers, axis=0), jnp.std(numbers, axis=0)
 
-
-@compiled
-def _values(function: Any, particles: PyTree, shared: PyTree, data: Batch, batch_size: int) -> Array:
-    def at_row(row: PyTree) -> Array:
-        return _at_row(function, particles, shared, row)
-
-    if batch_size == batch_length(data):
-        values = jax.vmap(at_row)(data)
-    else:
-        values = jax.lax.map(at_row, data, batch_size=batch_size)
-    return jnp.moveaxis(values, 0, 1)
-
-
-@compiled
-def _moments(
-    function: Any, particles: PyTree, shared: PyTree, data: Batch, batch_size: int
-) -> tuple[Inexact[Array, "rows ..."], Float[Array, "rows ..."]]:
-    """Mean and standard deviation for every row; the values of `batch_size` rows exist at a time."""
-
-    def at_row(row: PyTree) -> tuple[Array, Array]:
-        values = _as_numbers(_at_row(function, particles, shared, row))
-        return jnp.mean(values, axis=0), jnp.std(values, axis=0)
-
-    return jax.lax.map(at_row, data, batch_size=batch_size)
-
-
-def _at_row(function: Any, particles: PyTree, shared: PyTree, row: PyTree) -> Shaped[Array, "n ..."]:
-    return jax.vmap(lambda particle: _as_value(function(merge(particle, shared), row)))(particles)
+    computed = jax.lax.map(at_row, data, batch_size=batch_size)
+    return jnp.moveaxis(computed, 0, 1) if keep_values else computed
 
 
 def _as_value(value: Any) -> Array:

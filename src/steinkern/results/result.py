@@ -1,6 +1,7 @@
 """`Result`, which `fit` returns: particles, the course of the run, and methods for predictions and reports."""
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
@@ -15,20 +17,20 @@ from jaxtyping import Array, Float
 from ..core.arrays import as_concrete_key, as_data
 from ..core.errors import explain_errors
 from ..core.identity import environment
-from ..core.messages import Notice, quantity
+from ..core.messages import Notice
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, check_count
-from ..interop._model import AbstractModelTarget, model_of
+from ..interop._model import model_of
 from ..interop.arviz import arviz_data
 from ..targets.target import BoundTarget
 from .outcome import Diagnostics, History, Status
 from .prediction import Prediction, predict
-from .report.record import by_name, target_name
 from .report.write import write_report
 from .saving import save
-from .summary import short_html, short_text, table_lines
+from .summary import by_name, short_html, short_text, size_of, table_lines
 
 SAMPLE_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, support points of their draws"
+_scores = compiled(BoundTarget.scores)
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +90,7 @@ class Result:
         data = as_data(data)
         self.known_target.check_data(data, None)
         with explain_errors("`data` must be as `fit` had them", "Were they meant for another target?"):
-            return _scores(self.target, _as_array(self.points), data)
+            return _scores(self.target, jnp.asarray(self.points), data)
 
     def resample(self, key: KeyLike, num_particles: int, *, replace: bool = False) -> "Result":
         """A copy with `num_particles` of its particles, drawn at random.
@@ -108,9 +110,7 @@ class Result:
                 f"`num_particles` must be at most the {n} particles there are, got {num_particles}. Give "
                 "`replace=True` to draw some of them more than once."
             )
-        if not isinstance(replace, bool | np.bool_):
-            raise ValueError(f"`replace` must be True or False, got {replace!r}.")
-        rows = np.asarray(jr.choice(as_concrete_key(key), n, (num_particles,), replace=bool(replace)))
+        rows = np.asarray(jr.choice(as_concrete_key(key), n, (num_particles,), replace=replace))
         particles = jax.tree.map(lambda leaf: leaf[rows], self.particles)
         recorded = jax.tree.map(lambda leaf: leaf[:, rows], self.history.particles)
         history = dataclasses.replace(self.history, particles=recorded)
@@ -145,7 +145,7 @@ class Result:
             keep_values: `False` keeps mean and standard deviation only, for many rows: memory then grows with the
                 rows, not with particles × rows. Rows are evaluated 1,024 at a time unless `batch_size` is given.
         """
-        particles = jax.tree.map(_as_array, self.particles)
+        particles = jax.tree.map(jnp.asarray, self.particles)
         return predict(function, particles, self.shared, data, level, batch_size, keep_values)
 
     def to_arviz(
@@ -211,50 +211,20 @@ class Result:
         """
         return write_report(self, directory, data, title, coordinates)
 
-    @property
-    def _model(self) -> AbstractModelTarget | None:
-        """The NumPyro or PyMC model that the target is, if it is one."""
-        return None if self.target is None else model_of(self.target.target)
-
     def _sites(self) -> dict[str, Any]:
         """Named quantities at the particles; the particles themselves in the precision in which they are held."""
-        model = self._model
-        return {**({} if model is None else model.sites(self.particles)), **by_name(self.particles)}
-
-    def _log_densities(self, data: Batch) -> Any:
-        """The log density at every particle, in unconstrained coordinates."""
-        return _log_densities(self.known_target, _as_array(self.points), data)
+        model = None if self.target is None else model_of(self.target.target)
+        derived = {} if model is None else model.sites(self.particles)
+        return {**derived, **by_name(self.particles)}
 
     def described_settings(self) -> dict[str, Any]:
         """The settings with the versions, and the target and the sampler as texts."""
         described: dict[str, Any] = {"versions": environment()}
         if self.target is not None:
-            described |= {"name": target_name(self.target), "target": repr(self.target.target)}
+            described |= {"name": _name_of(self.target), "target": repr(self.target.target)}
         if self.sampler is not None:
             described["sampler"] = repr(self.sampler)
         return {**described, **self.settings}
-
-    def _predictive(self, key: KeyLike | None, predictive: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Predictive draws by name: those of the target with `key`, and those in `predictive`."""
-        drawn: dict[str, Any] = {}
-        model = self._model
-        if key is not None and model is not None:
-            drawn = model.predictive(as_concrete_key(key), jax.tree.map(_as_array, self.particles))
-        if key is not None and not drawn:
-            raise ValueError(
-                "`key` draws from the predictive distribution of a NumPyro or PyMC model, and this target is none. "
-                "Give draws as `predictive={name: array}`, such as the `values` of `result.predict(...)`."
-            )
-        if predictive is not None and not isinstance(predictive, Mapping):
-            raise ValueError(f"`predictive` must be a dictionary {{name: draws}}, got {predictive!r}.")
-        draws = {**drawn, **({} if predictive is None else predictive)}
-        for name, value in draws.items():
-            if np.shape(value)[:1] != (len(self.points),):
-                raise ValueError(
-                    f"`predictive` must hold arrays with a leading axis of {len(self.points)} particles, got shape "
-                    f"{np.shape(value)} for {name!r}."
-                )
-        return draws
 
     def summary(self, max_rows: int | None = 20) -> str:
         """A table of mean, standard deviation and quantiles of every coordinate, and what is told of the run.
@@ -274,8 +244,7 @@ class Result:
 
     def _ending(self) -> list[str]:
         """The last lines of the summary: the end of the run, and its diagnostics."""
-        size = f"{quantity(len(self.points), 'particle')}, {quantity(self.num_steps, 'step')}"
-        return [f"{size}, {self.status.value}: {self.message}", *self.diagnostics.sentences()]
+        return [f"{size_of(self)}, {self.status.value}: {self.message}", *self.diagnostics.sentences()]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one file, which `steinkern.load(path)` reads, and return the path of the file.
@@ -296,19 +265,13 @@ class Result:
         return short_html(self)
 
 
-def _as_array(array: Any) -> Array:
-    """An array of JAX, in its precision; a copy of one of NumPy."""
-    return array if isinstance(array, jax.Array) else jax.device_put(np.array(array))
-
-
-@compiled
-def _scores(target: BoundTarget, points: Points, data: Batch) -> Points:
-    return target.scores(points, data)
-
-
-@compiled
-def _log_densities(target: BoundTarget, points: Points, data: Batch) -> Float[Array, " n"]:
-    return target.log_densities(points, data)
+def _name_of(target: BoundTarget) -> str:
+    """The name of the user's function or model; the kind of target where it has none."""
+    call = getattr(target.space, "call", None)
+    named = ((target.target, "function"), (target.target, "log_likelihood"), (call, "model"))
+    function: Any = next((getattr(owner, name) for owner, name in named if hasattr(owner, name)), None)
+    name = getattr(inspect.unwrap(getattr(function, "func", function)), "__name__", "<lambda>")
+    return type(target.target).__name__ if name == "<lambda>" else str(name)
 
 
 class DivergedError(RuntimeError):

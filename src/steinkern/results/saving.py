@@ -22,8 +22,6 @@ _CLOSE = 1e-2  # relative to a particle's largest coordinate; other constraints 
 
 def save(result: "Result", path: str | os.PathLike[str]) -> Path:
     """See `Result.save`."""
-    if not isinstance(path, str | os.PathLike) or not Path(path).name:
-        raise ValueError(f"`path` must be the name of a file, got {path!r}.")
     meta, arrays = pack_result(result)
     try:
         write(Path(path), meta, arrays)
@@ -70,10 +68,6 @@ def load(
         FileNotFoundError: there is no such file.
         ValueError: the file is not a readable result, or `like` or `target` do not fit it.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise ValueError(f"`path` must be a file that `result.save(path)` wrote, got {path!r}.")
-    if not Path(path).exists():
-        raise FileNotFoundError(f"`path` must be a file that `result.save(path)` wrote, but there is no {path}.")
     try:
         saved = newest_checkpoint(Path(path)) if Path(path).is_dir() else read(Path(path))
         if saved is None:

@@ -1,12 +1,15 @@
 """Summaries of a result: the table of its coordinates, and a short text for a console or, as HTML, for a notebook."""
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from ..core.messages import quantity
-from ..core.particles import Layout
+from ..core.particles import coordinate_names
 from ..core.types import PyTree
 from . import html
 
@@ -17,31 +20,50 @@ HEAD = ("mean", "sd", "5%", "50%", "95%")
 _ROWS, _WARNINGS = 4, 3  # the numbers of coordinates and warnings in a short text
 
 
-def moments(particles: PyTree, max_rows: int | None) -> tuple[list[tuple[str, list[float]]], int]:
-    """Name, mean, standard deviation and quantiles of the first coordinates, and the number of coordinates left out.
+def by_name(particles: PyTree) -> dict[str, Any]:
+    """The leaves of the particles by their paths, "x" for a bare array."""
+    paths = jax.tree_util.tree_leaves_with_path(particles)
+    return {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
 
-    The numbers are computed in double precision, whatever the precision of the particles.
+
+def columns(sites: Mapping[str, Any], batch_axes: int = 1, most: int | None = None) -> Iterator[tuple[str, np.ndarray]]:
+    """The names of the coordinates of all sites, at most `most` of each, with the values along the leading axes."""
+    for name, values in sites.items():
+        flat = np.asarray(values.reshape(*values.shape[:batch_axes], -1)[..., :most])  # only these leave the device
+        yield from zip(coordinate_names(name, values.shape[batch_axes:]), np.moveaxis(flat, -1, 0), strict=False)
+
+
+def statistics(values: np.ndarray) -> list[float]:
+    """Mean, standard deviation and quantiles of the finite values; NaN where there are none.
+
+    They are computed in double precision, whatever the precision of the values.
     """
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), particles)
-    layout = Layout.of(one)
-    names = layout.coordinate_names()
-    number = layout.size if max_rows is None else min(layout.size, max_rows)
-    rows: list[tuple[str, list[float]]] = []
-    for leaf in jax.tree.leaves(particles):
-        columns = leaf.reshape(leaf.shape[0], -1)[:, : number - len(rows)]
-        for column in np.asarray(columns, np.float64).T:
-            quantiles = map(float, np.quantile(column, [0.05, 0.5, 0.95]))
-            rows.append((next(names), [float(column.mean()), float(column.std()), *quantiles]))
-    return rows, layout.size - number
+    values = np.asarray(values, float)
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return [float("nan")] * len(HEAD)
+    with np.errstate(over="ignore", invalid="ignore"):  # the variance of numbers near the largest float overflows
+        return [float(finite.mean()), float(finite.std()), *map(float, np.quantile(finite, [0.05, 0.5, 0.95]))]
+
+
+def moments(sites: Mapping[str, Any], max_rows: int | None) -> tuple[list[tuple[str, list[float]]], int]:
+    """The names and `statistics` of the first coordinates, and the number of coordinates left out."""
+    rows = [(name, statistics(values)) for name, values in islice(columns(sites, most=max_rows), max_rows)]
+    return rows, sum(math.prod(values.shape[1:]) for values in sites.values()) - len(rows)
 
 
 def table_lines(particles: PyTree, max_rows: int | None) -> tuple[list[str], int]:
     """The lines of a text table, its head first, and the number of coordinates left out."""
-    rows, left = moments(particles, max_rows)
+    rows, left = moments(by_name(particles), max_rows)
     width = max(len("parameter"), *(len(name) for name, _ in rows))
     lines = [f"{'parameter':<{width}} " + " ".join(f"{word:>10}" for word in HEAD)]
     lines += [f"{name:<{width}} " + " ".join(f"{number:>10.4g}" for number in numbers) for name, numbers in rows]
     return lines, left
+
+
+def size_of(result: "Result") -> str:
+    """The numbers of particles and steps."""
+    return f"{quantity(len(result.points), 'particle')}, {quantity(result.num_steps, 'step')}"
 
 
 def short_text(result: "Result") -> str:
@@ -52,11 +74,11 @@ def short_text(result: "Result") -> str:
 
 def short_html(result: "Result") -> str:
     """The content of `short_text` as HTML, for a notebook."""
-    rows, left = moments(result.particles, _ROWS)
-    told = "".join(f"<div>{html.text(line)}</div>" for line in _facts(result))
+    rows, left = moments(by_name(result.particles), _ROWS)
+    facts = "".join(f"<div>{html.text(line)}</div>" for line in _facts(result))
     table = html.table(("parameter", *HEAD), [(name, *(f"{number:.4g}" for number in row)) for name, row in rows])
     more = f"<div>… and {left} more: <code>print(result.summary())</code></div>" if left else ""
-    return f"{told}{table}{more}"
+    return f"{facts}{table}{more}"
 
 
 def _facts(result: "Result") -> list[str]:

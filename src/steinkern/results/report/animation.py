@@ -2,28 +2,29 @@
 
 import base64
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .tables import columns, number_of_columns
+from ...core.messages import join_truncated
+from ..summary import columns
 
-MOST_COORDINATES = 24
+MAX_COORDINATES = 24
 """The most coordinates that a page holds."""
-MOST_PARTICLES = 400
-MOST_SHOWN = 5
-"""The most coordinates drawn at once."""
-FIRST_SHOWN = 3
-"""The number of coordinates drawn before the reader chooses."""
+MAX_PARTICLES = 400
 MISSING = 65535
 """The code of a value that is not finite."""
-_LARGEST = 1e300
-_TRAIL = 6  # iterations whose moves are drawn behind a particle
+
+
+def evenly_spaced(number: int, most: int) -> np.ndarray:
+    """At most `most` evenly spaced indices below `number`, the last one included."""
+    return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int)) if number else np.zeros(0, int)
 
 
 def animate(
-    steps: np.ndarray, sites: Mapping[str, np.ndarray], coordinates: Sequence[str] | None, *, moves: bool = True
+    steps: np.ndarray, sites: Mapping[str, Any], coordinates: Sequence[str] | None, *, moves: bool = True
 ) -> tuple[dict[str, Any], str]:
     """The data of the script, and a note on the coordinates and particles that are left out.
 
@@ -33,28 +34,27 @@ def animate(
         coordinates: names of coordinates, or of sites for all their coordinates; the first ones by default.
         moves: draw a particle's path over the last iterations; `False` for chains, which do not become the particles.
     """
-    named = columns(sites, batch_axes=2)
-    if coordinates is None:
-        chosen = list(itertools.islice(named, MOST_COORDINATES))
-        total = sum(number_of_columns(values, 2) for values in sites.values())
-    else:
-        chosen = _named(list(named), coordinates, sites)
+    if coordinates:
+        chosen = _named(sites, coordinates)
         total = len(chosen)
+    else:
+        chosen = list(itertools.islice(columns(sites, 2, MAX_COORDINATES), MAX_COORDINATES))
+        total = sum(math.prod(values.shape[2:]) for values in sites.values())
     left_out = []
-    if total > MOST_COORDINATES:
+    if total > MAX_COORDINATES:
         left_out.append(
-            f"The first {MOST_COORDINATES} of {total} coordinates are here; choose others by "
+            f"The first {MAX_COORDINATES} of {total} coordinates are here; choose others by "
             "`report(..., coordinates=[names])` or `--coordinates`."
         )
     number = chosen[0][1].shape[1]
-    rows = np.unique(np.linspace(0, number - 1, min(number, MOST_PARTICLES)).round().astype(int))
-    if number > MOST_PARTICLES:
-        left_out.append(f"{MOST_PARTICLES} of {number:,} particles are drawn; the table has all.")
-    chosen = chosen[:MOST_COORDINATES]
+    rows = evenly_spaced(number, MAX_PARTICLES)
+    if number > MAX_PARTICLES:
+        left_out.append(f"{MAX_PARTICLES} of {number:,} particles are drawn; the table has all.")
+    chosen = chosen[:MAX_COORDINATES]
     values = np.stack(
         [np.asarray(column, np.float64)[:, rows] for _, column in chosen], axis=1
     )  # frame, coordinate, particle
-    values = np.where(np.isfinite(values), np.clip(values, -_LARGEST, _LARGEST), np.nan)
+    values = np.where(np.isfinite(values), np.clip(values, -1e300, 1e300), np.nan)  # so that windows are finite
     windows = [_window(values[:, i]) for i in range(len(chosen))]
     ends = [_window(values[-1, i]) for i in range(len(chosen))]
     low, high = (np.array(end)[None, :, None] for end in zip(*windows, strict=True))
@@ -64,9 +64,9 @@ def animate(
     content = {
         "names": [name for name, _ in chosen],
         "steps": [int(step) for step in steps],
-        "shown": _first_shown([name for name, _ in chosen], coordinates is not None),
+        "shown": _first_shown([name for name, _ in chosen], bool(coordinates)),
         "particles": len(rows),
-        "trail": _TRAIL if moves else 0,
+        "trail": 6 if moves else 0,  # iterations whose moves are drawn behind a particle
         "windows": windows,
         "views": [_view(values[:, i], end) for i, end in enumerate(ends)],
         "ends": ends,
@@ -76,29 +76,24 @@ def animate(
 
 
 def _first_shown(names: list[str], asked: bool) -> list[int]:
-    """The coordinates drawn before the reader chooses: the requested ones, or the first of each site, then others."""
-    order = range(len(names))
+    """The coordinates drawn at first: five requested ones, or three: the first of each site, then others."""
     if asked:
-        return list(order)[:MOST_SHOWN]
-    firsts = list({name.partition("[")[0]: i for i, name in reversed(list(enumerate(names)))}.values())
-    others = [i for i in order if i not in firsts]
-    return sorted([*sorted(firsts), *others][:FIRST_SHOWN])
+        return list(range(len(names)))[:5]
+    sites = [name.partition("[")[0] for name in names]
+    firsts_then_others = sorted(range(len(names)), key=lambda i: sites[i] in sites[:i])
+    return sorted(firsts_then_others[:3])
 
 
-def _named(
-    named: list[tuple[str, np.ndarray]], wanted: Sequence[str], sites: Mapping[str, Any]
-) -> list[tuple[str, np.ndarray]]:
-    wanted = [wanted] if isinstance(wanted, str) else list(wanted)
-    within = {name: [name] for name, _ in named}
-    for site, values in sites.items():
-        within[site] = [name for name, _ in columns({site: values}, batch_axes=2)]
-    unknown = [name for name in wanted if name not in within]
-    if unknown or not wanted:
-        listed = ", ".join(list(sites)[:10]) + (", …" if len(sites) > 10 else "")
-        got = ", ".join(map(repr, unknown)) or "no name at all"
-        raise ValueError(f"`coordinates` must name sites or coordinates, such as those of {listed}; got {got}.")
-    by_name = dict(named)
-    return [(name, by_name[name]) for name in dict.fromkeys(part for want in wanted for part in within[want])]
+def _named(sites: Mapping[str, Any], wanted: Sequence[str]) -> list[tuple[str, np.ndarray]]:
+    """The coordinates with these names, and all those of sites with these names."""
+    every, chosen = dict(columns(sites, 2)), dict[str, np.ndarray]()
+    for want in [wanted] if isinstance(wanted, str) else wanted:
+        matching = {name: values for name, values in every.items() if name == want or name.startswith(f"{want}[")}
+        if not matching:
+            listed = join_truncated(list(sites))
+            raise ValueError(f"`coordinates` must name sites or coordinates, such as those of {listed}; got {want!r}.")
+        chosen |= matching
+    return list(chosen.items())
 
 
 def _view(values: np.ndarray, end: tuple[float, float]) -> tuple[float, float]:

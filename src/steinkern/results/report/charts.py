@@ -48,9 +48,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 def number(value: float) -> str:
     """A number as printed on an axis or in a table; a dash where it is not finite."""
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:.4g}"
+    return f"{value:.4g}" if math.isfinite(value) else "–"
 
 
 def trace(name: str, step: np.ndarray, value: np.ndarray, *, log: bool, level: float | None = None) -> str:
@@ -76,22 +74,17 @@ def trace(name: str, step: np.ndarray, value: np.ndarray, *, log: bool, level: f
     if level is not None:
         parts.append(f'<line class="level" x1="{_LEFT}" x2="{_RIGHT}" y1="{up(level):.1f}" y2="{up(level):.1f}"/>')
     for run in np.split(np.flatnonzero(good), np.flatnonzero(np.diff(np.flatnonzero(good)) > 1) + 1):
-        points = [(across(x[i]), up(y[i])) for i in run]
         if len(run) > 1:
-            parts.append(_curve(points))
+            points = " ".join(f"{across(x[i]):.1f},{up(y[i]):.1f}" for i in run)
+            parts.append(f'<polyline class="curve" points="{points}"/>')
         else:
-            parts.append(f'<circle class="dot" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3"/>')
+            parts.append(f'<circle class="dot" cx="{across(x[run[0]]):.1f}" cy="{up(y[run[0]]):.1f}" r="3"/>')
     parts.append(f'<line class="now" x1="{_LEFT}" x2="{_LEFT}" y1="{_TOP}" y2="{_BOTTOM}" visibility="hidden"/>')
     end = f"{name} from step {x[0]:g} to {x[-1]:g}; it ends at {number(y[good][-1])}"
     span = f'data-first="{across.low}" data-last="{across.high}" data-left="{_LEFT}" data-right="{_RIGHT}"'
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.text(end)}" {span}>{"".join(parts)}</svg>'
     )
-
-
-def _curve(points: list[tuple[float, float]]) -> str:
-    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline class="curve" points="{corners}"/>'
 
 
 def _axes(across: _Scale, up: _Scale) -> str:
