@@ -113,8 +113,8 @@ def test_errors_by_the_choice_of_rows_are_those_that_are_seen():
     for _ in range(200):
         rows = generator.permutation(1000)[:200].reshape(10, 20)
         each = [stein_moments(points, np.mean(centers[chosen]) - points)[0] for chosen in rows]
-        shifts.append(np.mean([shift[0] for shift, _, _ in each]))
-        errors.append(row_noise(each, 0.2)[0][0])
+        shifts.append(np.mean([averages[0] for averages in each]))
+        errors.append(row_noise(each, 0.2)[0])
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(shifts), rel=0.15)
 
 

@@ -130,7 +130,7 @@ def test_particles_at_modes_of_their_own_do_not_seem_to_have_the_wrong_sign():
 def test_rows_that_are_few_leave_a_shift_uncertain():
     points, scores = gaussian_draws(np.random.default_rng(0), 100, 2, shift=1.0)
     assert codes_of(points, scores) == ["shifted"]
-    assert codes_of(points, scores, (np.full(66, 1.0), np.full(66, 0.1), np.array(0.1)), 10) == []
+    assert codes_of(points, scores, np.repeat([1.0, 0.1], [66, 67]), 10) == []
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -427,7 +427,8 @@ def test_equal_particles_are_told_that_they_never_separate():
 def test_a_density_that_is_flat_in_a_direction_is_warned_of_with_its_name():
     start = {"used": draws(20, 2), "spare": draws(20, 3)}
     with warned(r"does not depend on spare\[0\], spare\[2\]: ", "prior"):
-        fit(lambda p: gaussian(p["used"]) - p["spare"][1] ** 2, particles=start)
+        result = fit(lambda p: gaussian(p["used"]) - p["spare"][1] ** 2, particles=start)
+    assert result.diagnostics.flat == (0, 2)
 
 
 def test_a_direction_that_is_flat_at_first_and_not_at_the_end_is_quiet():

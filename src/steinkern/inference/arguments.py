@@ -11,18 +11,17 @@ import numpy as np
 from ..core.types import check_callable, check_count, check_positive_number
 from ..samplers.sampler import AbstractSampler
 
-MOST_STEPS = 2**31 - 1
-"""The largest number of steps: the counter has 32 bits, with and without double precision."""
-
 
 def check_functions(sampler: Any, tempering: Any, callback: Any) -> None:
     """Raise unless `sampler` is a sampler and the others are functions, or each of them is `None`."""
     if sampler is not None and not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
-    if callback is not None:
-        check_callable("callback", callback, "a function of (step, state, info)")
-    if tempering is not None:
-        check_callable("tempering", tempering, "a schedule, a function of the step")
+    for name, function, what in (
+        ("callback", callback, "a function of (step, state, info)"),
+        ("tempering", tempering, "a schedule, a function of the step"),
+    ):
+        if function is not None:
+            check_callable(name, function, what)
 
 
 def check_start(
@@ -48,8 +47,6 @@ def check_start(
 def as_count(name: str, value: Any) -> int:
     """A number of steps or examples as an `int`, from an integer of Python or NumPy."""
     check_count(name, value)
-    if value > MOST_STEPS:
-        raise ValueError(f"`{name}` must be at most {MOST_STEPS}, got {value}.")
     return int(value)
 
 

@@ -44,10 +44,6 @@ _SIGNIFICANT_DRIFT = 4.0  # standard errors
 _MAX_SCORE = 1e15  # in units of the coordinate; its square is finite in float32
 
 
-Averages = tuple[Any, Any, Any]
-"""Shifts and spreads, of k coordinates and then along the random directions, and the Stein ratio."""
-
-
 def evenly_spaced(number: int, most: int) -> np.ndarray:
     """The indices of at most so many evenly spaced ones among `number`."""
     used = min(number, most)
@@ -60,12 +56,13 @@ def directions(d: int) -> np.ndarray:
     return np.asarray(vectors / np.sqrt(np.sum(vectors**2, axis=0)))
 
 
-def stein_moments(points: Any, scores: Any) -> tuple[Averages, Averages, tuple[Any, Any]]:
+def stein_moments(points: Any, scores: Any) -> tuple[Any, Any, Any, Any]:
     """The moments of particles and scores, (n, d): on their device for arrays of JAX, in NumPy for arrays of NumPy.
 
     Returns:
-        The averages; their standard errors; and some of the particles, in standard deviations from their mean, with the
-        scores there in these units.
+        The averages, in one array: shifts of k coordinates and of the directions, spreads of both, and the Stein ratio;
+        their standard errors; and some of the particles, in standard deviations from their mean, with the scores there
+        in these units.
     """
     across = directions(min(points.shape[1], MAX_COORDINATES))
     if isinstance(points, np.ndarray):
@@ -73,7 +70,7 @@ def stein_moments(points: Any, scores: Any) -> tuple[Averages, Averages, tuple[A
     return _on_device(points, scores, jax.device_put(across.astype(points.dtype)))
 
 
-def _stein_moments(xp: Any, points: Any, scores: Any, across: Any) -> tuple[Averages, Averages, tuple[Any, Any]]:
+def _stein_moments(xp: Any, points: Any, scores: Any, across: Any) -> tuple[Any, Any, Any, Any]:
     """The moments by the functions of a module, `numpy` or `jax.numpy`."""
     n, d = points.shape
     rows, columns = evenly_spaced(n, MAX_PARTICLES), evenly_spaced(d, MAX_COORDINATES)
@@ -87,29 +84,22 @@ def _stein_moments(xp: Any, points: Any, scores: Any, across: Any) -> tuple[Aver
     sd = size * xp.sqrt(xp.sum(relative**2, axis=0, keepdims=True) / (m - 1))
     unit, pull = centered / xp.where(sd > 0, sd, 1), xp.clip(s * sd, -_MAX_SCORE, _MAX_SCORE)
     u, t = (xp.concatenate([part, part @ across], axis=1) for part in (unit, pull))
-    values = t, -u * t * (m / (m - 1)), -xp.mean(unit * pull, axis=1) * (m / (m - 1))
-    shift, spread, ratio = (xp.mean(each, axis=0) for each in values)
-    shift_error, spread_error, ratio_error = (xp.std(each, axis=0) / math.sqrt(m - 1) for each in values)
-    return (shift, spread, ratio), (shift_error, spread_error, ratio_error), (unit[few], pull[few])
+    ratios = xp.mean(unit * pull, axis=1, keepdims=True)
+    values = xp.concatenate([t, -u * t * (m / (m - 1)), -ratios * (m / (m - 1))], axis=1)
+    return xp.mean(values, axis=0), xp.std(values, axis=0) / math.sqrt(m - 1), unit[few], pull[few]
 
 
 @compiled
-def _on_device(
-    points: Float[Array, "n d"], scores: Float[Array, "n d"], across: Array
-) -> tuple[Averages, Averages, tuple[Any, Any]]:
+def _on_device(points: Float[Array, "n d"], scores: Float[Array, "n d"], across: Array) -> tuple[Any, Any, Any, Any]:
     return _stein_moments(jnp, points, scores, across)
 
 
-def row_noise(batches: Sequence[Averages], share: float) -> Averages:
+def row_noise(averages: Sequence[np.ndarray], share: float) -> np.ndarray:
     """The standard errors of averages over disjoint batches, which hold this share of all rows."""
-    scale = math.sqrt((1 - share) / len(batches))
-    shift, spread, ratio = (
-        scale * np.std([on_host(value) for value in values], axis=0, ddof=1) for values in zip(*batches, strict=True)
-    )
-    return shift, spread, ratio
+    return np.asarray(math.sqrt((1 - share) / len(averages)) * np.std(averages, axis=0, ddof=1))
 
 
-def stein_numbers(points: Any, scores: Any, noise: Averages = (0.0, 0.0, 0.0), num_batches: int = 0) -> Diagnostics:
+def stein_numbers(points: Any, scores: Any, noise: np.ndarray | float = 0.0, num_batches: int = 0) -> Diagnostics:
     """Shift, spread, Stein ratio and kernel Stein discrepancy of particles.
 
     Args:
@@ -118,20 +108,21 @@ def stein_numbers(points: Any, scores: Any, noise: Averages = (0.0, 0.0, 0.0), n
         noise: standard errors due to the sampling of rows, for scores on part of the data.
         num_batches: the number of minibatches that these scores are from; 0 where all data were used.
     """
-    columns = evenly_spaced(points.shape[1], MAX_COORDINATES)
-    k = len(columns)
+    (n, d), columns = points.shape, evenly_spaced(points.shape[1], MAX_COORDINATES)
+    ends = np.cumsum([len(columns), _DIRECTIONS] * 2)
     with np.errstate(over="ignore", invalid="ignore"):
-        moments = stein_moments(points, scores)
-        averages, errors, whitened = jax.tree.map(lambda part: np.asarray(part, np.float64), moments)
+        averages, errors, *whitened = (np.asarray(part, np.float64) for part in stein_moments(points, scores))
         ksd2 = squared_discrepancy(*whitened)
-        errors = jax.tree.map(np.hypot, errors, noise)
-    (shift, spread, ratio), (shift_error, spread_error, ratio_error) = averages, errors
+        errors = np.hypot(errors, noise)
+    shift, direction_shift, spread, direction_spread, ratio = np.split(averages, ends)
+    shift_error, direction_shift_error, spread_error, direction_spread_error, ratio_error = np.split(errors, ends)
     return Diagnostics(
-        num_measured=min(len(points), MAX_PARTICLES), num_batches=num_batches, coordinates=columns,
-        shift=shift[:k], shift_error=shift_error[:k], spread=spread[:k], spread_error=spread_error[:k],
-        direction_shift=shift[k:], direction_shift_error=shift_error[k:],
-        direction_spread=spread[k:], direction_spread_error=spread_error[k:],
-        stein_ratio=float(ratio), stein_ratio_error=float(ratio_error), ksd=math.sqrt(max(ksd2, 0.0)),
+        not_checked=() if n > d else (f"spreads, which {n} particles in {d} dimensions cannot have",),
+        num_measured=min(n, MAX_PARTICLES), num_batches=num_batches, coordinates=columns,
+        shift=shift, shift_error=shift_error, spread=spread, spread_error=spread_error,
+        direction_shift=direction_shift, direction_shift_error=direction_shift_error,
+        direction_spread=direction_spread, direction_spread_error=direction_spread_error,
+        stein_ratio=float(ratio[0]), stein_ratio_error=float(ratio_error[0]), ksd=math.sqrt(max(ksd2, 0.0)),
     )  # fmt: skip
 
 
@@ -160,26 +151,26 @@ def measure(run: Run, loop: LoopState, first: Evaluation, last: Evaluation, *, i
     for reason, applies in reasons.items():
         if applies:
             return Diagnostics(not_checked=(f"the particles ({reason})",), flat=flat)
-    noise, num_batches, notes = (0.0, 0.0, 0.0), 0, []
+    noise: np.ndarray | float = 0.0
+    num_batches, notes = 0, []
     if sampled and traits.samples_target:
         chosen, share = batches(sampled, max(int(_SHARE * done), _MIN_BATCHES))
-        target, each, scores = run.target_at(loop), [], jnp.zeros_like(points)
+        target, averages, scores = run.target_at(loop), [], jnp.zeros_like(points)
         for rows in chosen:
-            some = evaluate(run.sampler, target, points, batch_of(target, run.data, rows)).scores
-            scores += some
-            each.append(stein_moments(points, some)[0])
+            on_batch = evaluate(run.sampler, target, points, batch_of(target, run.data, rows)).scores
+            scores += on_batch
+            averages.append(on_host(stein_moments(points, on_batch)[0]))
         scores /= np.asarray(len(chosen), points.dtype)
         if share < 1:
-            noise, num_batches = row_noise(each, share), len(each)
+            noise, num_batches = row_noise(averages, share), len(averages)
             notes.append(f"the rows outside of {num_batches} minibatches")
     if power != 1:
         scores = scores * np.asarray(power, scores.dtype)
         notes.append(f"the target to the power 1: the run ended at {power:g}")
     if not traits.samples_target:
         notes.append("the particles, which this sampler does not mean as draws")
-    elif len(scores) <= scores.shape[1]:
-        notes.append(f"spreads, which {len(scores)} particles in {scores.shape[1]} dimensions cannot have")
-    return replace(stein_numbers(points, scores, noise, num_batches), not_checked=tuple(notes), flat=flat)
+    numbers = stein_numbers(points, scores, noise, num_batches)
+    return replace(numbers, not_checked=(*notes, *numbers.not_checked), flat=flat)
 
 
 def _flat_coordinates(run: Run, loop: LoopState, first: Evaluation, last: Evaluation) -> tuple[int, ...]:
@@ -218,7 +209,6 @@ def batches(sampled: dict[str, tuple[int, int]], most: int) -> tuple[list[dict[s
     complete = len(sampled) == 1 and all(disjoint * length == size for size, length in sampled.values())
     number = min(most, disjoint if complete else max(disjoint, _MIN_BATCHES))
     generator = np.random.default_rng(0)
-
     orders = {name: generator.permutation(size).astype(np.int32) for name, (size, _) in sampled.items()}
     chosen = {name: np.resize(order, (number, sampled[name][1])) for name, order in orders.items()}
     # Batches that share rows count as one. Rows of several plates are drawn independently, and no number of batches

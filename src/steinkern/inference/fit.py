@@ -28,8 +28,6 @@ from .prepare import prepare
 from .recovery import count_faults, divergence, leave_finite
 from .run import CALLBACK, CTRL_C, advance_run, ending
 
-_CHECKPOINT_EVERY = 1000  # steps
-
 
 def fit(
     key: KeyLike,
@@ -133,7 +131,7 @@ def fit(
     else:
         choice = Choice(target, sampler, particles, as_count("num_steps", num_steps))
     check_checkpoint(checkpoint, checkpoint_every)
-    checkpoint_every = _CHECKPOINT_EVERY if checkpoint_every is None else as_count("checkpoint_every", checkpoint_every)
+    checkpoint_every = 1000 if checkpoint_every is None else as_count("checkpoint_every", checkpoint_every)
     throw, progress = as_switch("throw", throw), None if progress is None else as_switch("progress", progress)
     options = Options(
         choice.num_steps,

@@ -35,13 +35,11 @@ class Recorder:
     def __init__(self, first_step: int, every: int, max_records: int):
         self.first_step, self.every, self.max_records = first_step, every, max_records
         self._parts: list[Records] = []
-        self._number = 0
 
     def add(self, records: Records) -> None:
         """Add records in the order of their steps."""
         self._parts.append(jax.tree.map(np.array, records))  # a slice would keep the whole buffer of a chunk alive
-        self._number += len(records[0])
-        if self._number > self.max_records or len(self._parts) > _MAX_PARTS:
+        if len(self._parts) > _MAX_PARTS or sum(len(steps) for steps, *_ in self._parts) > self.max_records:
             self.records()
 
     def records(self) -> Records:
@@ -52,7 +50,7 @@ class Recorder:
             self.every *= 2
         wanted = ((steps - self.first_step) % self.every == 0) | (steps == steps[-1:])
         records = jax.tree.map(lambda leaf: leaf[wanted], records)
-        self._parts, self._number = [records], int(np.sum(wanted))
+        self._parts = [records]
         return records
 
     def history(self, target: BoundTarget) -> History:

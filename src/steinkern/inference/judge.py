@@ -131,17 +131,6 @@ def _quantile(diagnostics: Diagnostics, z: float) -> float:
     return float(np.sqrt(freedom * np.expm1(z**2 / freedom)))
 
 
-def _spread_scores(value: np.ndarray, error: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """The z-scores of averages of `degrees` values that are distributed nearly as squares, with expectation 1.
-
-    The cube root of such a mean is close to Gaussian (Wilson and Hilferty, 1931), with mean 1 − e²/9 and standard
-    deviation e/3, where the relative error e is √(2/degrees) for a Gaussian. A mean below its error counts as that.
-    """
-    value, least = np.maximum(value, error), np.sqrt(2 / degrees)
-    relative = np.where(value > 1, np.maximum(error / np.maximum(value, 1), least), least)
-    return np.asarray(3 * (np.cbrt(value) - 1 + relative**2 / 9) / relative)
-
-
 def _about_particles(result: Result) -> Iterator[Notice]:
     """Warnings from the moments of particles and scores."""
     d, (num_particles, dimension) = result.diagnostics, result.points.shape
@@ -162,15 +151,17 @@ def _about_particles(result: Result) -> Iterator[Notice]:
         )
     if num_particles <= dimension:
         return
-    # The spreads of coordinates and directions, and last the Stein ratio, their average over the coordinates.
+    # The spreads of coordinates and directions, and last the Stein ratio, their average over the coordinates. Such
+    # averages are distributed nearly as those of squares: their logarithm is closer to Gaussian, with this error. One
+    # below its error, or below the share of one term, counts as that.
     spread = np.concatenate([d.spread, d.direction_spread, [d.stein_ratio]])
     error = np.concatenate([d.spread_error, d.direction_spread_error, [d.stein_ratio_error]])
     is_ratio = np.arange(len(spread)) == len(spread) - 1
-    most = np.where(is_ratio, MAX_RATIO, MAX_SPREAD)
-    degrees = d.num_measured * np.where(is_ratio, len(d.spread), 1)
-    low = _spread_scores(np.maximum(spread, np.append(score_sd, 0)), error, degrees)
-    high = _spread_scores(spread, error, degrees)
-    narrow, wide = (spread < 1 / most) & (low < -limit), (spread > most) & (high > limit)
+    most, terms = np.where(is_ratio, MAX_RATIO, MAX_SPREAD), d.num_measured * np.where(is_ratio, len(d.spread), 1)
+    relative_error = np.maximum(error / np.maximum(spread, 1), np.sqrt(2 / terms))
+    at_least = np.maximum(spread, np.maximum(error, 1 / terms))
+    narrow = (spread < 1 / most) & (np.log(np.maximum(at_least, np.append(score_sd, 0))) < -limit * relative_error)
+    wide = (spread > most) & (np.log(at_least) > limit * relative_error)
 
     def describe(failed: np.ndarray) -> str:
         if failed[-1]:

@@ -237,7 +237,8 @@ def advance(
     def record(loop: LoopState) -> tuple[Info, Points | None]:
         return loop.info, loop.state.points if options.record_particles else None
 
-    records = jax.tree.map(partial(_empty_records, capacity(run, loop)), record(loop))
+    number = capacity(run, loop)
+    records = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), record(loop))
     return jax.lax.while_loop(going, body, (loop, records))
 
 
@@ -280,14 +281,6 @@ def _after(before: LoopState, state: Any, info: Info, options: Options, power: S
         converged=healthy & (tolerance > 0) & (largest > 0) & small, previous=start, largest_velocity=largest,
         longest_move=jnp.maximum(so_far, farthest), clipped=before.clipped + clipped, clipped_in_a_row=clipped_in_a_row,
     ).with_points(end)  # fmt: skip
-
-
-def _empty_records(number: int, record: Array) -> Array:
-    """A buffer for so many records."""
-    if record.ndim:
-        return jnp.zeros((number, *record.shape), record.dtype)
-    # As a constant, which is copied. For equal numbers XLA compiles a kernel that fills the array.
-    return jnp.asarray(np.eye(1, number, dtype=record.dtype)[0])
 
 
 def _write_record(row: Int[Array, ""], records: Array, record: Array) -> Array:

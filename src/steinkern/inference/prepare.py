@@ -21,7 +21,7 @@ from ..samplers.sampler import AbstractSampler
 from ..targets.checks import batch_length
 from ..targets.supports import Space
 from ..targets.target import AbstractTarget, BoundTarget, as_target
-from .arguments import as_count, check_tempering
+from .arguments import check_tempering
 from .distributed import spread
 from .judge import judge_start
 from .loop import Evaluation, LoopState, Options, Run, advance, evaluate, first_loop
@@ -44,7 +44,6 @@ def prepare(
     key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
     data = as_concrete("data", data)
     bound, points, first_step = _starting_point(as_target(target), particles)
-    as_count("num_steps and the steps before", first_step + int(options.num_steps))
     check_tempering(options.tempering, first_step, int(options.num_steps))
     if mesh is not None:
         points = spread(points, mesh, (key, data))
@@ -95,7 +94,7 @@ def _wrong_slopes(
 ) -> float:
     """The share of particles at which finite differences along one direction contradict the gradient."""
     precision = float(jnp.finfo(points.dtype).eps)
-    x, d = on_host(points), points.shape[1]
+    x, d = on_host(points).astype(np.float64), points.shape[1]
     spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
     signs = 2.0 * np.unpackbits(np.frombuffer(np.random.default_rng(0).bytes(-(-d // 8)), np.uint8))[:d] - 1.0
     offset = jax.device_put((precision ** (1 / 3) * spread * signs).astype(points.dtype))
@@ -138,8 +137,8 @@ def _unconstrained(target: BoundTarget, particles: PyTree) -> Points:
 def _explain_shapes(target: BoundTarget, particles: PyTree, data: Batch) -> AbstractContextManager[None]:
     values = particles.particles if isinstance(particles, Result) else particles
     whole = "one row of `data`" if target.exchangeable else "`data`"
-    given = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
-    expected = f"`target` must take one particle, {shapes(values)}{given}"
+    and_data = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
+    expected = f"`target` must take one particle, {shapes(values)}{and_data}"
     return explain_errors(expected, "Was it written for other names or shapes?")
 
 

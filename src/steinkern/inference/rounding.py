@@ -24,7 +24,7 @@ def too_coarse(values: np.ndarray, *, constants: bool = True) -> np.ndarray:
     """
     low, high = np.min(values, axis=0), np.max(values, axis=0)
     spacings = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
-    narrow = (np.std(values, axis=0) < MIN_SPACINGS * spacings) & ((low != 0) | (high != 0))
+    narrow = (np.std(values, axis=0, dtype=np.float64) < MIN_SPACINGS * spacings) & ((low != 0) | (high != 0))
     return np.asarray(narrow if constants else narrow & (low < high))
 
 

@@ -17,8 +17,9 @@ from .whitening import Whitening
 def measure(random: np.random.Generator, start: Start, chains: Chains, placement: Placement) -> Diagnostics:
     """The numbers of the chains, and of the particles that stand for their draws."""
     draws, points = chains.draws, np.asarray(placement.points, np.float64)
-    few = len(points) < 2
-    numbers = Diagnostics() if few else stein_numbers(points, placement.scores)
+    numbers = Diagnostics(not_checked=("the particles (one particle has no spread)",))
+    if len(points) > 1:
+        numbers = stein_numbers(points, placement.scores)
     numbers = chain_numbers(numbers, draws.points, draws.scores, draws.acceptance)
     mean_errors, sd_errors = _stated_errors(placement, chains, numbers)
     estimated = placement.estimates.mean_error / _standard_deviations(draws.points)
@@ -26,11 +27,6 @@ def measure(random: np.random.Generator, start: Start, chains: Chains, placement
     chain_errors = (2 if chains.hard else 1) * np.maximum(estimated, numbers.sd_errors)
     other = start.other
     missed = "" if other is None or has_been_visited(other, draws.points) else other.in_words()
-    not_checked = []
-    if few:
-        not_checked.append("the particles (one particle has no spread)")
-    elif len(points) <= points.shape[1]:
-        not_checked.append(f"spreads, which {len(points)} particles in {points.shape[1]} dimensions cannot have")
     return replace(
         numbers,
         mean_errors=mean_errors,
@@ -41,7 +37,6 @@ def measure(random: np.random.Generator, start: Start, chains: Chains, placement
         outside=placement.outside,
         missed_component=missed,
         cost=Cost(*map(int, start.spent + chains.spent + placement.spent)),
-        not_checked=tuple(not_checked),
     )
 
 

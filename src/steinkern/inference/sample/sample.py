@@ -147,19 +147,17 @@ def _run(
         diagnostics = Diagnostics(cost=Cost(*map(int, spent)), not_checked=("the particles (there is no posterior)",))
         sampler = Hamiltonian(start.nearest.whitening.metric(), 1.0)
         empty = History(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), None)
-        return result(
-            constrain_points(target, points), points, Status.DIVERGED, problem, 0, empty, diagnostics, sampler
-        )
+        ending = Status.DIVERGED, problem
+        return result(constrain_points(target, points), points, ending, empty, diagnostics, sampler)
 
     def result(
-        particles: PyTree, points: np.ndarray, status: Status, message: Notice, num_steps: int, history: History,
-        diagnostics: Diagnostics, sampler: Any, warnings: tuple[Notice, ...] = (),
+        particles: PyTree, points: np.ndarray, ending: tuple[Status, Notice], history: History,
+        diagnostics: Diagnostics, sampler: Any, num_steps: int = 0, warnings: tuple[Notice, ...] = (),
     ) -> Result:  # fmt: skip
         with np.errstate(over="ignore"):  # particles that ran away may not fit into float32
             bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
         return judge(Result(
-            particles, points, status, message, num_steps, history, diagnostics, bound, sampler, None, settings,
-            warnings,
+            particles, points, *ending, num_steps, history, diagnostics, bound, sampler, None, settings, warnings,
         ))  # fmt: skip
 
     bar.set_description_str("nearest Gaussian")
@@ -177,14 +175,14 @@ def _run(
         return without_posterior(NOT_FINITE, placement.points, chains)
     diagnostics = measure(for_checks, start, chains, placement)
     num_steps = len(chains.lines.leaps)
-    status, message = Status.CONVERGED, Notice("converged", "means and spreads have settled.")
+    ending = Status.CONVERGED, Notice("converged", "means and spreads have settled.")
     if chains.stopped:
         text = f"Ctrl-C ended the run after {quantity(num_steps, 'step')}; the result is that of the draws so far."
-        status, message = Status.STOPPED, Notice("ended-early", text)
+        ending = Status.STOPPED, Notice("ended-early", text)
     rounding = check_rounding(placement.points, placement.particles, start.names.__getitem__, placement.log_densities)
     return result(
-        placement.particles, placement.points, status, message, num_steps, placement.history, diagnostics,
-        chains.sampler, rounding,
+        placement.particles, placement.points, ending, placement.history, diagnostics, chains.sampler, num_steps,
+        rounding,
     )  # fmt: skip
 
 
