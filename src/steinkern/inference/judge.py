@@ -152,16 +152,16 @@ def _about_particles(result: Result) -> Iterator[Notice]:
     if num_particles <= dimension:
         return
     # The spreads of coordinates and directions, and last the Stein ratio, their average over the coordinates. Such
-    # averages are distributed nearly as those of squares: their logarithm is closer to Gaussian, with this error. One
-    # below its error, or below the share of one term, counts as that.
+    # averages are distributed nearly as those of squares, whose cube root is close to Gaussian (Wilson and Hilferty,
+    # 1931). One below its error counts as that.
     spread = np.concatenate([d.spread, d.direction_spread, [d.stein_ratio]])
     error = np.concatenate([d.spread_error, d.direction_spread_error, [d.stein_ratio_error]])
     is_ratio = np.arange(len(spread)) == len(spread) - 1
     most, terms = np.where(is_ratio, MAX_RATIO, MAX_SPREAD), d.num_measured * np.where(is_ratio, len(d.spread), 1)
     relative_error = np.maximum(error / np.maximum(spread, 1), np.sqrt(2 / terms))
-    at_least = np.maximum(spread, np.maximum(error, 1 / terms))
-    narrow = (spread < 1 / most) & (np.log(np.maximum(at_least, np.append(score_sd, 0))) < -limit * relative_error)
-    wide = (spread > most) & (np.log(at_least) > limit * relative_error)
+    at_least = np.maximum(spread, error)
+    low, high = 3 * (np.cbrt([np.maximum(at_least, np.append(score_sd, 0)), at_least]) - 1) / relative_error
+    narrow, wide = (spread < 1 / most) & (low < -limit), (spread > most) & (high > limit)
 
     def describe(failed: np.ndarray) -> str:
         if failed[-1]:
@@ -223,13 +223,14 @@ def _about_run(result: Result) -> Iterator[Notice]:
         return
     if result._chains:
         return
-    steps, fraction, velocity = quantity(result.num_steps, "step"), loop.velocity_fraction, loop.info.velocity_norm
+    steps, fraction = quantity(result.num_steps, "step"), loop.velocity_fraction
+    velocity, longest = float(loop.info.velocity_norm), float(loop.longest_move)
     path = result.num_steps * np.max(history.velocity_norm * history.step_size, initial=0.0)
-    not_moved = velocity > 0 and path < MIN_MOVE * loop.longest_move and not loop.converged and fraction > REST
+    not_moved = velocity > 0 and path < MIN_MOVE * longest and not loop.converged and fraction > REST
     if not_moved:
         yield Notice(
             "not-moved",
-            f"the particles have not moved: after {steps} they have come at most {path / loop.longest_move:.1g} of "
+            f"the particles have not moved: after {steps} they have come at most {path / longest:.1g} of "
             f"their spread far, at a velocity of {velocity:.2g}. The step size is 0, or too small for this precision: "
             "raise the learning rate.",
         )

@@ -142,8 +142,7 @@ class LoopState(NamedTuple):
 
     def marked(self, *, healthy: bool) -> "LoopState":
         """A copy that is healthy or not, and has not converged."""
-        flag, no = jax.device_put((np.bool_(healthy), np.bool_(False)))
-        return self._replace(healthy=flag, converged=no)
+        return self._replace(healthy=jax.device_put(np.bool_(healthy)), converged=jax.device_put(np.bool_(False)))
 
 
 @compiled
