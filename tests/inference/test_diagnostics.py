@@ -16,7 +16,7 @@ from steinkern.inference.diagnostics import (
     distance_along_directions,
     evenly_spaced,
     measure_mixing,
-    row_noise_of,
+    row_noise,
     squared_discrepancy,
     stein_moments,
     stein_numbers,
@@ -112,11 +112,10 @@ def test_errors_by_the_choice_of_rows_are_those_that_are_seen():
     shifts, errors = [], []
     for _ in range(200):
         rows = generator.permutation(1000)[:200].reshape(10, 20)
-        each = [stein_moments(points, np.mean(centers[own]) - points) for own in rows]
-        shifts.append(np.mean([moments.shift[0] for moments in each]))
-        errors.append(row_noise_of(each, 0.2).shift[0])
+        each = [stein_moments(points, np.mean(centers[chosen]) - points)[0] for chosen in rows]
+        shifts.append(np.mean([averages[0] for averages in each]))
+        errors.append(row_noise(each, 0.2)[0])
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(shifts), rel=0.15)
-    assert row_noise_of(each, 1.0).num_batches == 0
 
 
 def test_a_run_with_minibatches_is_measured_on_all_rows_where_they_cover_them():
@@ -162,7 +161,7 @@ def test_the_convergence_of_chains_is_by_definition():
     for j in range(2):
         x = draws[:, :, j]
         means = x.mean(axis=0)
-        assert mixing.mean_error[j] == pytest.approx(means.std(ddof=1) / 20**0.5 / x.std(), rel=1e-10)
+        assert mixing.mean_errors[j] == pytest.approx(means.std(ddof=1) / 20**0.5 / x.std(), rel=1e-10)
         within = x.var(axis=0, ddof=1).mean()
         assert mixing.r_hat[j] == pytest.approx(np.sqrt(49 / 50 + means.var(ddof=1) / within), rel=1e-10)
 
@@ -171,9 +170,9 @@ def test_numbers_of_chains_are_by_definition():
     generator = np.random.default_rng(0)
     points, scores = generator.normal(size=(50, 20, 2)), generator.normal(size=(50, 20, 2))
     acceptance = generator.uniform(size=(50, 20))
-    found, mixing = chain_numbers(points, scores, acceptance), measure_mixing(points)
+    found, mixing = chain_numbers(sk.Diagnostics(), points, scores, acceptance), measure_mixing(points)
     np.testing.assert_allclose(found.r_hat, mixing.r_hat)
-    np.testing.assert_allclose(found.chain_errors, np.maximum(mixing.mean_error, mixing.sd_error))
+    np.testing.assert_allclose(found.chain_errors, np.maximum(mixing.mean_errors, mixing.sd_errors))
     unit = (points - points.mean(axis=(0, 1))) / points.std(axis=(0, 1))
     np.testing.assert_allclose(found.fourth_moment, (unit**4).mean(axis=(0, 1)))
     assert found.acceptance == pytest.approx(acceptance.mean())
@@ -185,7 +184,11 @@ def test_ranks_tell_separate_modes_from_chains_far_out_in_a_tail():
     modes = noise + 10.0 * (np.arange(100) < 10)  # a tenth of the chains elsewhere
     # A funnel: every chain has a width of its own, and those in the wide end go far out.
     widths = np.exp(3 * np.random.default_rng(1).normal(size=100) / 2)
-    ranks = [chain_numbers(x[..., None], x[..., None], np.ones((100, 100))).rank_r_hat for x in (modes, widths * noise)]
+    numbers = [
+        chain_numbers(sk.Diagnostics(), x[..., None], x[..., None], np.ones((100, 100)))
+        for x in (modes, widths * noise)
+    ]
+    ranks = [each.rank_r_hat for each in numbers]
     assert ranks[0] > 1.15 > ranks[1]
 
 

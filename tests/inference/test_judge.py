@@ -11,8 +11,9 @@ import pytest
 from jax.lax import stop_gradient
 
 import steinkern as sk
-from steinkern.inference.diagnostics import RowNoise, stein_numbers
-from steinkern.inference.judge import RunFacts, is_wrong_sign, judge
+from steinkern.inference.diagnostics import stein_numbers
+from steinkern.inference.judge import is_wrong_sign
+from tests.helpers.judged import judged
 
 STILL, SLOW, NOTHING = optax.sgd(1e-3), optax.sgd(1e-6), optax.sgd(0.0)  # one object, one program
 
@@ -50,10 +51,9 @@ def banana(generator, n: int, d: int):
     return np.column_stack([first, first**2 / 4 + noise]), np.column_stack([pull * first / 2 - first / 4, -pull])
 
 
-def codes_of(points, scores, row_noise=None) -> list[str]:
+def codes_of(points, scores, *row_noise) -> list[str]:
     """The codes of the warnings about particles with these scores."""
-    diagnostics = stein_numbers(points, scores, *([] if row_noise is None else [row_noise]))
-    return [notice.code for notice in judge(diagnostics, RunFacts(points.shape, str)).warnings]
+    return codes(judged(stein_numbers(points, scores, *row_noise), *points.shape))
 
 
 DRAWS = {
@@ -130,7 +130,7 @@ def test_particles_at_modes_of_their_own_do_not_seem_to_have_the_wrong_sign():
 def test_rows_that_are_few_leave_a_shift_uncertain():
     points, scores = gaussian_draws(np.random.default_rng(0), 100, 2, shift=1.0)
     assert codes_of(points, scores) == ["shifted"]
-    assert codes_of(points, scores, RowNoise(np.full(66, 1.0), np.full(66, 0.1), np.array(0.1), 10)) == []
+    assert codes_of(points, scores, np.repeat([1.0, 0.1], [66, 67]), 10) == []
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -168,13 +168,12 @@ CHAINS = {
 
 @pytest.mark.parametrize("code", CHAINS)
 def test_every_number_of_chains_has_its_warning(code):
-    facts = RunFacts((100, 2), "ab".__getitem__, chains=True, converged=True)
-    assert judge(chains(), facts).status is sk.Status.CONVERGED
-    judgement = judge(chains(**CHAINS[code]), facts)
-    assert [notice.code for notice in judgement.warnings] == [code]
-    assert judgement.status is sk.Status.FINISHED
-    assert judgement.message.code == "converged-but-failed"
-    assert "'b'" in judgement.warnings[0].text or code in (
+    assert judged(chains(), 100, 2, of_sample=True).status is sk.Status.CONVERGED
+    result = judged(chains(**CHAINS[code]), 100, 2, of_sample=True)
+    assert codes(result) == [code]
+    assert result.status is sk.Status.FINISHED
+    assert result.message.code == "converged-but-failed"
+    assert "'x1'" in result.warnings[0].text or code in (
         "uneven-curvature",
         "edge",
         "few-particles",
@@ -183,9 +182,7 @@ def test_every_number_of_chains_has_its_warning(code):
 
 
 def test_particles_that_could_not_be_compared_are_told_with_the_reason():
-    facts = RunFacts((100, 2), str, compares=True)
-    lacking = sk.Diagnostics(not_checked=("reference chains: too many",))
-    (notice,) = judge(lacking, facts).warnings
+    (notice,) = judged(sk.Diagnostics(not_checked=("reference chains: too many",)), 100, 2).warnings
     assert notice.code == "not-compared"
     assert "too many" in notice.text
 
@@ -368,7 +365,7 @@ def test_scores_that_are_not_finite_at_the_end_are_divergence():
     start = 2 + 0.3 * draws(30, 1)
     result = sk.fit(jr.key(0), edged, sk.svgd(sk.RBF(10.0), optax.sgd(0.7)), start, num_steps=1, throw=False)
     assert result.status is sk.Status.DIVERGED
-    assert "moved back along their last step" in result.message.text
+    assert "of them moved back to where the target is finite" in result.message.text
     assert np.isfinite(result.scores()).all()
 
 
@@ -430,7 +427,8 @@ def test_equal_particles_are_told_that_they_never_separate():
 def test_a_density_that_is_flat_in_a_direction_is_warned_of_with_its_name():
     start = {"used": draws(20, 2), "spare": draws(20, 3)}
     with warned(r"does not depend on spare\[0\], spare\[2\]: ", "prior"):
-        fit(lambda p: gaussian(p["used"]) - p["spare"][1] ** 2, particles=start)
+        result = fit(lambda p: gaussian(p["used"]) - p["spare"][1] ** 2, particles=start)
+    assert result.diagnostics.flat == (0, 2)
 
 
 def test_a_direction_that_is_flat_at_first_and_not_at_the_end_is_quiet():

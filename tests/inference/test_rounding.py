@@ -1,6 +1,5 @@
 """What float32 cannot hold: two tests, beside numbers that are known."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -36,8 +35,7 @@ def test_the_rounding_of_a_log_density_is_its_size_times_half_a_spacing_at_one()
 
 def notices(points, particles=None, log_densities=None):
     particles = points if particles is None else particles
-    masks = jax.tree.map(lambda leaf: too_coarse(leaf, constants=False), particles)
-    return [notice.text for notice in check_rounding(too_coarse(points), masks, NAMES.__getitem__, log_densities)]
+    return [notice.text for notice in check_rounding(points, particles, NAMES.__getitem__, log_densities)]
 
 
 def test_one_notice_has_all_reasons():

@@ -11,18 +11,17 @@ import numpy as np
 from ..core.types import check_callable, check_count, check_positive_number
 from ..samplers.sampler import AbstractSampler
 
-MOST_STEPS = 2**31 - 1
-"""The largest number of steps: the counter has 32 bits, with and without double precision."""
-
 
 def check_functions(sampler: Any, tempering: Any, callback: Any) -> None:
     """Raise unless `sampler` is a sampler and the others are functions, or each of them is `None`."""
     if sampler is not None and not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
-    if callback is not None:
-        check_callable("callback", callback, "a function of (step, state, info)")
-    if tempering is not None:
-        check_callable("tempering", tempering, "a schedule, a function of the step")
+    for name, function, what in (
+        ("callback", callback, "a function of (step, state, info)"),
+        ("tempering", tempering, "a schedule, a function of the step"),
+    ):
+        if function is not None:
+            check_callable(name, function, what)
 
 
 def check_start(
@@ -35,27 +34,19 @@ def check_start(
             f"`particles` and `{other}` exclude each other, got both: give particles, or one particle's parameters as "
             "`start` with `num_particles`."
         )
-    if sampler is not None:
-        if num_steps is None:
-            raise ValueError("`num_steps` is missing: a fit with a sampler needs the number of steps to take.")
-        return
-    if mesh is not None:
-        raise ValueError(
-            "`mesh` needs a `sampler`: without one, chains on one device check the particles. Give a sampler such as "
-            "`steinkern.svgd()`, or leave `mesh` out."
-        )
-    if tempering is not None:
-        raise ValueError(
-            "`tempering` needs a `sampler`: without one, particles start around the target itself. Give a sampler such "
-            "as `steinkern.svgd()`, or leave `tempering` out."
-        )
+    if sampler is not None and num_steps is None:
+        raise ValueError("`num_steps` is missing: a fit with a sampler needs the number of steps to take.")
+    for name, value in (("mesh", mesh), ("tempering", tempering)):
+        if sampler is None and value is not None:
+            raise ValueError(
+                f"`{name}` needs a `sampler`: without one, particles start around the target itself, and chains on one "
+                f"device check them. Give a sampler such as `steinkern.svgd()`, or leave `{name}` out."
+            )
 
 
 def as_count(name: str, value: Any) -> int:
     """A number of steps or examples as an `int`, from an integer of Python or NumPy."""
     check_count(name, value)
-    if value > MOST_STEPS:
-        raise ValueError(f"`{name}` must be at most {MOST_STEPS}, got {value}.")
     return int(value)
 
 
@@ -87,11 +78,9 @@ def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float:
 
 def check_checkpoint(checkpoint: Any, checkpoint_every: Any) -> None:
     """Raise unless `checkpoint` can name a directory; `checkpoint_every` needs a `checkpoint`."""
-    if checkpoint is not None:
-        path = os.fspath(checkpoint) if isinstance(checkpoint, str | os.PathLike) else None
-        if not isinstance(path, str) or not path or "\0" in path:
-            raise ValueError(f"`checkpoint` must be a directory, got {checkpoint!r}. Name one, such as 'runs/first'.")
-    elif checkpoint_every is not None:
+    if checkpoint is not None and not (isinstance(checkpoint, str | os.PathLike) and os.fspath(checkpoint)):
+        raise ValueError(f"`checkpoint` must be a directory, got {checkpoint!r}. Name one, such as 'runs/first'.")
+    if checkpoint is None and checkpoint_every is not None:
         raise ValueError(
             f"`checkpoint_every` is {checkpoint_every}, but there is no `checkpoint`: name a directory for them."
         )
@@ -102,10 +91,8 @@ def check_tempering(tempering: Callable[[Any], Any] | None, first: int, num_step
     if tempering is None:
         return
     shape = jax.eval_shape(tempering, jax.ShapeDtypeStruct((), jnp.int32))
-    kind = getattr(shape, "dtype", None)
-    if kind is None or shape.shape != () or not jnp.issubdtype(kind, np.number) or jnp.iscomplexobj(shape):
-        got = type(shape).__name__ if kind is None else f"an array of {kind}{list(shape.shape)}"
-        raise ValueError(f"`tempering` must return one real number, the power of the target, got {got}.")
+    if getattr(shape, "shape", None) != () or not (jnp.isdtype(shape.dtype, ("real floating", "integral"))):
+        raise ValueError(f"`tempering` must return one real number, the power of the target, got {shape}.")
     for step in {first, first + num_steps - 1}:
         power = float(tempering(jnp.asarray(step, jnp.int32)))
         if not 0 <= power < np.inf:

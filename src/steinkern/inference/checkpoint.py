@@ -27,7 +27,7 @@ from ..results.result import Result
 from ..results.saving import pack_result
 from ..targets.constrained import constrained
 from .distributed import several_processes, within
-from .history import Record, Recorder
+from .history import Recorder
 from .loop import Evaluation, LoopState, Run, advance, evaluate, first_loop
 from .recovery import count_faults
 
@@ -82,16 +82,23 @@ class Checkpointer:
         }
 
     def __enter__(self) -> "Checkpointer":
+        """Lock the directory."""
+        self._in_writer(self._take_lock)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the lock that `restore` has taken."""
         if self._lock is not None:
             self._lock.release(force=True)
 
     def save(self, loop: LoopState, recorder: Recorder) -> None:
         """Write a checkpoint; `CheckpointError` in all processes where that fails."""
-        result = self._result_so_far(loop, recorder)
+        points, run, target = loop.state.points, self.run, self.run.target_at(loop)
+        done = quantity(run.steps_done(loop), "step")
+        message = Notice("checkpoint", f"a checkpoint after {done}; the run went on from it, or stopped.")
+        result = Result(
+            constrained(target, points), points, Status.STOPPED, message, int(loop.step), recorder.history(target),
+            Diagnostics(faults=count_faults(loop)), target, run.sampler, None, run.settings(), shared=target.shared,
+        )  # fmt: skip
         meta, arrays = pack_result(result)  # gathers shares of other processes, so all must call it
         meta |= {"loop": pack_leaves((loop, recorder.records()), arrays, "loop")}
         meta |= {"every": recorder.every, "identity": self.identity}
@@ -105,22 +112,7 @@ class Checkpointer:
             ) from error
 
     def restore(self, loop: LoopState, recorder: Recorder) -> LoopState:
-        """Lock the directory; the state of the newest intact checkpoint, or `loop` where there is none."""
-        self._in_writer(self._take_lock)
-        try:
-            loop = self._restore(loop, recorder)
-            done = self.run.steps_done(loop)
-            if done > self.run.options.num_steps:
-                raise ValueError(
-                    f"`num_steps` must be at least {done}, where the checkpoint in `checkpoint` {self.directory} "
-                    f"stands, got {self.run.options.num_steps}. Raise it, or choose another directory."
-                )
-        except BaseException:
-            self.__exit__()
-            raise
-        return loop
-
-    def _restore(self, loop: LoopState, recorder: Recorder) -> LoopState:
+        """The state of the newest intact checkpoint, or `loop` where there is none."""
         saved = newest_checkpoint(self.directory, rename=is_writer(self._several))
         step = -1 if saved is None else saved[0]["result"]["fields"]["num_steps"]
         if not same_everywhere(self._several, f"{step:20d}"):
@@ -140,20 +132,16 @@ class Checkpointer:
                 f"steinkern.load({str(self.directory)!r}))`.",
                 names,
             )
-        record = Record(loop.step, loop.info, loop.state.points if self.run.options.record_particles else None)
+        record = loop.step, loop.info, loop.state.points if self.run.options.record_particles else None
         restored, records = unpack(meta["loop"], arrays, (loop, record))
         recorder.every = meta["every"]
         recorder.add(jax.tree.map(np.asarray, records))
+        if self.run.steps_done(restored) > self.run.options.num_steps:
+            raise ValueError(
+                f"`num_steps` must be at least {self.run.steps_done(restored)}, where the checkpoint in `checkpoint` "
+                f"{self.directory} stands, got {self.run.options.num_steps}. Raise it, or choose another directory."
+            )
         return jax.tree.map(_placed_like, restored, loop)
-
-    def _result_so_far(self, loop: LoopState, recorder: Recorder) -> Result:
-        points, run, target, steps = loop.state.points, self.run, self.run.target_at(loop), int(loop.step)
-        done = quantity(run.steps_done(loop), "step")
-        message = Notice("checkpoint", f"a checkpoint after {done}; the run went on from it, or stopped.")
-        return Result(
-            constrained(target, points), points, Status.STOPPED, message, steps, recorder.history(target),
-            Diagnostics(faults=count_faults(loop)), target, run.sampler, None, run.settings(), shared=target.shared,
-        )  # fmt: skip
 
     def _take_lock(self) -> None:
         self._lock = lock_directory(self.directory, "`checkpoint`")

@@ -337,11 +337,15 @@ def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Draws) -> Diagn
 
     The stated errors are the difference and the chains' standard error in quadrature.
     """
-    numbers, x = chain_numbers(draws.points, draws.scores, draws.acceptance), points.astype(np.float64)
+    numbers = chain_numbers(diagnostics, draws.points, draws.scores, draws.acceptance)
+    x = points.astype(np.float64)
     sd = draws.points.std(axis=(0, 1))
     sd = np.where(sd > 0, sd, 1)
     differences, ratios = (x.mean(axis=0) - draws.points.mean(axis=(0, 1))) / sd, x.std(axis=0) / sd
-    numbers = numbers._replace(
-        mean_errors=np.hypot(differences, numbers.mean_errors), sd_errors=np.hypot(ratios - 1, numbers.sd_errors)
+    return replace(
+        numbers,
+        mean_errors=np.hypot(differences, numbers.mean_errors),
+        sd_errors=np.hypot(ratios - 1, numbers.sd_errors),
+        mean_differences=differences,
+        sd_ratios=ratios,
     )
-    return replace(diagnostics, **numbers._asdict(), mean_differences=differences, sd_ratios=ratios)

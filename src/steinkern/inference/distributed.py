@@ -23,13 +23,13 @@ def device_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     return Mesh(np.array(jax.devices() if devices is None else devices), (AXIS,))
 
 
-def spread(points: Points, mesh: Any, given: PyTree) -> Points:
+def spread(points: Points, mesh: Any, key_and_data: PyTree) -> Points:
     """Put each device's share of the particles on it; `ValueError` where they cannot be spread evenly.
 
     Args:
         points: all particles, in every process.
         mesh: from `device_mesh`.
-        given: the key and the data, which must also be the same in every process.
+        key_and_data: which must also be the same in every process.
     """
     if not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,) or mesh.axis_types != (AxisType.Auto,):
         raise ValueError(f"`mesh` must be a mesh with one automatic axis {AXIS!r}: `device_mesh()`, got {mesh!r}.")
@@ -39,8 +39,13 @@ def spread(points: Points, mesh: Any, given: PyTree) -> Points:
             f"{points.shape[0] % mesh.size} too many. Add {-points.shape[0] % mesh.size}, or leave devices out."
         )
     if several_processes(mesh):
-        _check_processes(mesh)
-        for name, value in (("particles", points), ("key and data", given)):
+        taking_part = len({device.process_index for device in mesh.devices.flat})
+        if taking_part < jax.process_count():
+            raise ValueError(
+                f"`mesh` must hold devices of one process or of all {jax.process_count()}, got those of {taking_part}. "
+                "Take `device_mesh()`."
+            )
+        for name, value in (("particles", points), ("key and data", key_and_data)):
             if not same_everywhere(True, array_digest(value)):
                 raise ValueError(
                     f"`{name}` must be the same in every process: each puts its own share of the same particles on its "
@@ -72,12 +77,3 @@ def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
 def within(mesh: Mesh | None) -> AbstractContextManager[Any]:
     """A context that sets the mesh for compilation and execution; without a mesh it does nothing."""
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
-
-
-def _check_processes(mesh: Mesh) -> None:
-    taking_part = {device.process_index for device in mesh.devices.flat}
-    if len(taking_part) < jax.process_count():
-        raise ValueError(
-            f"`mesh` must hold devices of one process or of all {jax.process_count()}, got those of "
-            f"{len(taking_part)}. Take `device_mesh()`."
-        )

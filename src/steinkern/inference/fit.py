@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +19,14 @@ from ..targets.target import AbstractTarget
 from .arguments import as_count, as_number, as_switch, as_tolerance, check_checkpoint, check_functions, check_start
 from .checkpoint import Checkpointer
 from .default import Choice, choose, reference_chains
-from .diagnostics import check_run_rounding, flat_coordinates, measure, path_length
+from .diagnostics import check_run_rounding, measure
 from .distributed import loss_of_a_process
 from .history import Recorder, max_records
-from .judge import RunFacts, issue, judge
+from .judge import issue, judge
 from .loop import Options
 from .prepare import prepare
 from .recovery import count_faults, divergence, leave_finite
-from .run import CALLBACK, CTRL_C, advance_run
-
-_CHECKPOINT_EVERY = 1000  # steps
-_FROM_CHECKPOINT = "the same call goes on from its checkpoint"
-_FROM_RESULT = "give this result to `fit` to go on from it"
+from .run import CALLBACK, CTRL_C, advance_run, ending
 
 
 def fit(
@@ -134,7 +131,7 @@ def fit(
     else:
         choice = Choice(target, sampler, particles, as_count("num_steps", num_steps))
     check_checkpoint(checkpoint, checkpoint_every)
-    checkpoint_every = _CHECKPOINT_EVERY if checkpoint_every is None else as_count("checkpoint_every", checkpoint_every)
+    checkpoint_every = 1000 if checkpoint_every is None else as_count("checkpoint_every", checkpoint_every)
     throw, progress = as_switch("throw", throw), None if progress is None else as_switch("progress", progress)
     options = Options(
         choice.num_steps,
@@ -153,46 +150,27 @@ def fit(
     checkpointer = None
     if checkpoint is not None:
         checkpointer = Checkpointer(checkpoint, checkpoint_every, run, loop, first, choice.particles)
-        loop = checkpointer.restore(loop, recorder)
-    loop, ended_by, failure = advance_run(
-        run, loop, recorder, callback=callback, checkpointer=checkpointer, progress=progress
-    )
+    with checkpointer or nullcontext():
+        if checkpointer:
+            loop = checkpointer.restore(loop, recorder)
+        loop, ended_by, failure = advance_run(run, loop, recorder, callback, checkpointer, progress)
     with loss_of_a_process(mesh):
         loop, last, num_outside = leave_finite(run, loop, recorder)
-        failed = divergence(run, loop, last, num_outside)
-        diagnostics = Diagnostics(not_checked=("the particles (the run diverged)",))
-        if failed is None:
-            diagnostics = measure(run, loop, last, interrupted=ended_by == CTRL_C)
-        compares = choice.compares and failed is None and ended_by in ("", CALLBACK)
-        if compares:
-            diagnostics = reference_chains(key, choice, run, loop, last.particles, diagnostics)
+        resumable = checkpointer is not None and failure is None
+        status, message = divergence(run, loop, last, num_outside) or ending(loop, ended_by, resumable)
+        warnings, diagnostics = notices, Diagnostics(not_checked=("the particles (the run diverged)",))
+        if status is not Status.DIVERGED:
+            warnings += check_run_rounding(run, loop, last)
+            diagnostics = measure(run, loop, first, last, interrupted=ended_by == CTRL_C)
+            if choice.compares and ended_by in ("", CALLBACK):
+                diagnostics = reference_chains(key, choice, run, loop, last.particles, diagnostics)
         diagnostics = replace(diagnostics, faults=count_faults(loop))
-        facts = RunFacts(
-            loop.state.points.shape,
-            run.target.space.layout.coordinate_name,
-            run.sampler.traits,
-            num_steps=int(loop.step),
-            failed=failed,
-            ended_by=ended_by,
-            stopped=ended_by not in ("", CALLBACK),
-            way_on=_FROM_RESULT if checkpointer is None or failure is not None else _FROM_CHECKPOINT,
-            converged=bool(loop.converged),
-            velocity=float(loop.info.velocity_norm),
-            largest_velocity=float(loop.largest_velocity),
-            tolerance=float(options.tolerance),
-            path=path_length(run, loop, recorder.records(), float(first.spread)),
-            minibatches=bool(run.target.sampled_rows(data, options.batch_size)),
-            compares=compares,
-            flat=() if failed is not None or notices else flat_coordinates(run, loop, first, last),
-            notices=notices if failed is not None else (*notices, *check_run_rounding(run, loop, last)),
-        )
-        status, message, warnings = judge(diagnostics, facts)
         bound = run.target_at(loop)
         particles, points = jax.tree.map(_whole, (last.particles, loop.state.points))
-        result = Result(
+        result = judge(Result(
             particles, points, status, message, int(loop.step), recorder.history(bound), diagnostics, bound,
             run.sampler, loop, run.settings(), warnings, shared=bound.shared,
-        )  # fmt: skip
+        ))  # fmt: skip
     issue(result.warnings[len(notices) :], result)
     if failure is not None:
         failure.result = result

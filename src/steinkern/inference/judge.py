@@ -1,27 +1,30 @@
-"""The status of a result and its warnings, from the numbers of its `Diagnostics` and the facts of its run.
+"""The status of a result and its warnings, from the numbers of its `Diagnostics` and the end of its run.
 
 Every statistic of the particles is judged as a z-score: it fails where it is *large*, beyond one of the limits below,
-and *significant*, farther from its value at draws than its standard error explains at `LEVEL` over all comparisons.
-With no more particles than coordinates the spreads are not judged: such particles cannot have the target's.
+and *significant*, farther from its value at draws than `SIGNIFICANT` standard errors, or more where these are of few
+particles or minibatches. With no more particles than coordinates the spreads are not judged: such particles cannot have
+the target's.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from ..core.messages import Notice, SteinWarning, join_truncated, quantity, ways_out
+from ..core.multihost import on_host
 from ..core.types import warn_caller
 from ..results.outcome import Diagnostics, Status
 from ..results.result import Result
-from ..samplers.sampler import Traits
+from ..samplers.sampler import AbstractSampler
+from .loop import Evaluation
 
-LEVEL = 3e-4  # the probability that independent draws of a Gaussian fail, over all comparisons
+SIGNIFICANT = 5.0  # standard errors, beyond which a few hundred averages over draws of a Gaussian do not come
 MAX_SHIFT = 0.5  # standard deviations
 MAX_SPREAD = 3.0  # of a coordinate or direction, or its inverse: standard deviations within a factor of 1.7
 MAX_RATIO = 2.0  # the Stein ratio, or its inverse: standard deviations within a factor of 1.4, on average
 WRONG_SIGN = -0.2  # the Stein ratio below which the log density grows outward; at modes it is near 0
-MIN_PARTICLES = 4  # fewer have standard errors with so few degrees of freedom that nothing is significant
+SIGNIFICANT_SIGN = 3.6  # standard errors of that ratio below 0: it is one average
 MIN_MOVE = 1e-12  # of the initial spread: the path of all steps under which particles count as unmoved
 REST = 0.1  # of the largest velocity: particles with a smaller one have come to rest
 MAX_RHAT, MAX_REFERENCE_RHAT = 1.2, 1.05
@@ -43,81 +46,35 @@ _FOR_SAMPLE = ["ask for more with `num_particles=`", "rescale the parameters", "
 SAMPLE = "call `sample`, which needs no tuning"
 
 
-class RunFacts(NamedTuple):
-    """What a judge must know of a run besides the numbers."""
+def judge(result: Result) -> Result:
+    """The result with all of its warnings, and with a status and message that take them into account.
 
-    shape: tuple[int, ...]
-    """The numbers of particles and of unconstrained coordinates."""
-    name_of: Callable[[int], str]
-    """The name of a coordinate."""
-    traits: Traits = Traits()
-    num_steps: int = 0
-    """The number of steps taken, those of earlier fits included."""
-    failed: Notice | None = None
-    """How a run diverged."""
-    ended_by: str = ""
-    """What ended the run early: "the callback", "Ctrl-C", …"""
-    stopped: bool = False
-    """Whether that was not asked for."""
-    way_on: str = ""
-    """How to continue a run that ended early."""
-    converged: bool = False
-    """Whether the stopping rule was met."""
-    velocity: float = 0.0
-    largest_velocity: float = 0.0
-    tolerance: float = 0.0
-    path: float = np.inf
-    """The length of all steps, relative to the initial spread."""
-    minibatches: bool = False
-    flat: tuple[int, ...] = ()
-    """The coordinates on which the log density does not depend."""
-    chains: bool = False
-    """Whether the result is that of `sample`."""
-    compares: bool = False
-    """Whether the particles are to be compared with reference chains."""
-    hard: bool = False
-    """Whether the chains needed many rounds: rarely visited narrow regions make the stated errors too small."""
-    notices: tuple[Notice, ...] = ()
-    """Warnings about the start of the run, and of the precision."""
-
-    @property
-    def velocity_fraction(self) -> float:
-        """The velocity, relative to the largest of the run."""
-        return self.velocity / (self.largest_velocity or 1.0)
-
-
-class Judgement(NamedTuple):
-    """The end of a run."""
-
-    status: Status
-    message: Notice
-    warnings: tuple[Notice, ...]
-
-
-def judge(diagnostics: Diagnostics, run: RunFacts) -> Judgement:
-    """The status of a run, its message and all of its warnings."""
-    warnings = list(run.notices)
+    Args:
+        result: as its steps ended, with the warnings of its start.
+    """
+    diagnostics, status, message, warnings = result.diagnostics, result.status, result.message, list(result.warnings)
     if stuck := diagnostics.faults.stuck:
         which = ("particle " if len(stuck) == 1 else "particles ") + join_truncated(stuck)
         warnings.append(Notice(
             "stuck",
-            f"{which} of {run.shape[0]} left the support in more than five consecutive steps, moved back each time to "
-            "an edge that the target does not declare. Declare constraints with `support=`, or take smaller steps.",
+            f"{which} of {len(result.points)} left the support in more than five consecutive steps, moved back each "
+            "time to an edge that the target does not declare. Declare constraints with `support=`, or take smaller "
+            "steps.",
         ))  # fmt: skip
-    if run.failed is not None:
-        message = Notice(run.failed.code, run.failed.text + diagnostics.faults.in_words())
-        return Judgement(Status.DIVERGED, message, tuple(warnings))
-    causes = list(_about_run(diagnostics, run))
-    warnings += causes
-    # The battery's ensemble looks for modes, and its particles are not meant as draws. At an edge Stein's identity does
-    # not hold (a density with an edge that is not declared).
-    explained = any(notice.code in ("wrong-sign", "not-moved", "flat") for notice in causes)
-    if run.traits.samples_target and not explained and not _has_edge(diagnostics):
-        warnings += _about_particles(diagnostics, run)
-    warnings += _about_chains(diagnostics, run)
-    distinct = tuple({notice.code: notice for notice in warnings}.values())
-    status, message = _ending(run, bool(distinct))
-    return Judgement(status, Notice(message.code, message.text + diagnostics.faults.in_words()), distinct)
+    if status is not Status.DIVERGED:
+        causes = list(_about_run(result))
+        warnings += causes
+        # The battery's ensemble looks for modes, and its particles are not meant as draws. At an edge Stein's identity
+        # does not hold (a density with an edge that is not declared).
+        explained = any(notice.code in ("wrong-sign", "not-moved", "flat") for notice in causes)
+        if result.sampler.traits.samples_target and not explained and not _has_edge(diagnostics):
+            warnings += _about_particles(result)
+        warnings += _about_chains(result)
+    if status is Status.CONVERGED and warnings:
+        status = Status.FINISHED
+        message = Notice("converged-but-failed", f"{message.text[:-1]}, and checks failed: see the warnings.")
+    message = Notice(message.code, message.text + diagnostics.faults.in_words())
+    return replace(result, status=status, message=message, warnings=tuple(warnings))
 
 
 def issue(notices: Iterable[Notice], result: Result | None = None) -> None:
@@ -126,35 +83,36 @@ def issue(notices: Iterable[Notice], result: Result | None = None) -> None:
         warn_caller(SteinWarning(notice, result))
 
 
-def judge_start(*, zero_gradient: bool, wrong_slopes: float, num_particles: int, coincident: str) -> tuple[Notice, ...]:
+def judge_start(
+    sampler: AbstractSampler, points: np.ndarray, first: Evaluation, wrong_slopes: float
+) -> tuple[Notice, ...]:
     """The warnings about the first particles.
 
     Args:
-        zero_gradient: whether the gradient is zero at all of them although the values differ.
+        sampler: of the run.
+        points: the first particles.
+        first: the target there.
         wrong_slopes: the share of particles at which the gradient is not the slope.
-        num_particles: their number.
-        coincident: the name of a sampler that moves equal particles together, where all of them are equal.
     """
-    notices = []
-    if zero_gradient:
+    n, traits, notices = len(points), sampler.traits, []
+    if traits.differentiates and not on_host(first.slopes).any() and np.unique(on_host(first.log_densities)).size > 1:
         notices.append(Notice(
             "zero-gradient",
             "the gradient of the log density is exactly zero at all first particles, though its value differs between "
             "them: it is constant in pieces (rounding, integers, argmax), or its gradient is cut off (stop_gradient). "
             "Make it differentiable, or use `gradient_free_svgd`.",
         ))  # fmt: skip
-    if wrong_slopes > MAX_WRONG_SLOPES:
+    elif wrong_slopes > MAX_WRONG_SLOPES:
         notices.append(Notice(
             "wrong-gradient",
-            f"the gradient of the log density is not its slope at {round(wrong_slopes * num_particles)} of the "
-            f"{num_particles} first particles: it is not differentiable there, its gradient is cut off "
-            "(stop_gradient), or its own derivative rule is wrong. Compare with finite differences, or use "
-            "`gradient_free_svgd`.",
+            f"the gradient of the log density is not its slope at {round(wrong_slopes * n)} of the {n} first "
+            "particles: it is not differentiable there, its gradient is cut off (stop_gradient), or its own derivative "
+            "rule is wrong. Compare with finite differences, or use `gradient_free_svgd`.",
         ))  # fmt: skip
-    if coincident:
+    if n > 1 and (traits.interacting or traits.deterministic) and np.all(points == points[:1]):
         notices.append(Notice(
             "coincident",
-            f"all {num_particles} first particles are the same point, and {coincident} moves them together, so that "
+            f"all {n} first particles are the same point, and {type(sampler).__name__} moves them together, so that "
             "they never separate. Start from different ones, such as `steinkern.initial.gaussian(key, center, "
             "num_particles)`.",
         ))  # fmt: skip
@@ -164,96 +122,97 @@ def judge_start(*, zero_gradient: bool, wrong_slopes: float, num_particles: int,
 def is_wrong_sign(diagnostics: Diagnostics) -> bool:
     """Whether the log density significantly increases away from the particles' mean, as for −log p."""
     ratio, error = diagnostics.stein_ratio, diagnostics.stein_ratio_error
-    return ratio < WRONG_SIGN and ratio < -_quantile(diagnostics, 1) * error
+    return ratio < WRONG_SIGN and ratio < -_quantile(diagnostics, SIGNIFICANT_SIGN) * error
 
 
-def _quantile(diagnostics: Diagnostics, comparisons: int) -> float:
-    """The quantile of Student's t at `LEVEL` over the comparisons."""
-    from scipy.special import stdtrit  # takes as long to import as the rest of the library
-
+def _quantile(diagnostics: Diagnostics, z: float) -> float:
+    """The quantile of Student's t, nearly, where that of a Gaussian is `z` (Wallace, 1959)."""
     freedom = min(filter(None, (diagnostics.num_measured, diagnostics.num_batches))) - 1
-    return -float(stdtrit(max(freedom, 1), LEVEL / (2 * comparisons)))
+    return float(np.sqrt(freedom * np.expm1(z**2 / freedom)))
 
 
-def spread_scores(value: np.ndarray, error: np.ndarray, degrees: int) -> np.ndarray:
-    """The z-scores of averages of `degrees` values that are distributed nearly as squares, with expectation 1.
-
-    The cube root of such a mean is close to Gaussian (Wilson and Hilferty, 1931), with mean 1 − e²/9 and standard
-    deviation e/3, where the relative error e is √(2/degrees) for a Gaussian. A mean below its error counts as that.
-    """
-    least = np.sqrt(2 / degrees)
-    value = np.maximum(value, error)
-    relative = np.where(value > 1, np.maximum(error / np.maximum(value, 1), least), least)
-    return np.asarray(3 * (np.cbrt(value) - 1 + relative**2 / 9) / relative)
-
-
-def _about_particles(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
+def _about_particles(result: Result) -> Iterator[Notice]:
     """Warnings from the moments of particles and scores."""
-    if d.num_measured < MIN_PARTICLES:
+    d, (num_particles, dimension) = result.diagnostics, result.points.shape
+    if not d.num_measured:
         return
     shift, shift_error = np.append(d.shift, d.direction_shift), np.append(d.shift_error, d.direction_shift_error)
-    spread, spread_error = np.append(d.spread, d.direction_spread), np.append(d.spread_error, d.direction_spread_error)
-    quantile = _quantile(d, 2 * len(shift) + 1)
-    root = np.sqrt(d.num_measured)
+    limit, root = _quantile(d, SIGNIFICANT), np.sqrt(d.num_measured)
     score_sd = root * shift_error  # an upper bound of the spread, which is a correlation times it
     shift_error = np.maximum(shift_error, 1 / root)  # at draws sd(s) ≥ 1 in these units, by Cauchy and Schwarz
-    shifted = (np.abs(shift) > MAX_SHIFT) & (np.abs(shift) > quantile * shift_error)
+    shifted = (np.abs(shift) > MAX_SHIFT) & (np.abs(shift) > limit * shift_error)
     if shifted.any():
         worst = int(np.argmax(np.abs(shift) * shifted))
-        where = _where(d, run, shifted)
+        where = _where(result, shifted)
         yield Notice(
             "shifted",
             f"the particles are biased: {where} the mean score times the standard deviation is "
-            f"{shift[worst]:.2g} ± {shift_error[worst]:.1g}, and 0 at draws of the target. {_onwards(run)}",
+            f"{shift[worst]:.2g} ± {shift_error[worst]:.1g}, and 0 at draws of the target. {_onwards(result)}",
         )
-    if run.shape[0] <= run.shape[1]:
+    if num_particles <= dimension:
         return
-    low, high = (spread_scores(value, spread_error, d.num_measured) for value in (np.maximum(spread, score_sd), spread))
-    degrees = d.num_measured * len(d.spread)
-    ratio_score = float(spread_scores(np.array(d.stein_ratio), np.array(d.stein_ratio_error), degrees))
-    narrow, wide = (spread < 1 / MAX_SPREAD) & (low < -quantile), (spread > MAX_SPREAD) & (high > quantile)
-    ratio_narrow = d.stein_ratio < 1 / MAX_RATIO and ratio_score < -quantile
-    ratio_wide = d.stein_ratio > MAX_RATIO and ratio_score > quantile
-    ratio = f"their Stein ratio is {d.stein_ratio:.2g}, and 1 at draws of the target"
+    # The spreads of coordinates and directions, and last the Stein ratio, their average over the coordinates. Such
+    # averages are distributed nearly as those of squares, whose cube root is close to Gaussian (Wilson and Hilferty,
+    # 1931). One below its error counts as that.
+    spread = np.concatenate([d.spread, d.direction_spread, [d.stein_ratio]])
+    error = np.concatenate([d.spread_error, d.direction_spread_error, [d.stein_ratio_error]])
+    is_ratio = np.arange(len(spread)) == len(spread) - 1
+    most, terms = np.where(is_ratio, MAX_RATIO, MAX_SPREAD), d.num_measured * np.where(is_ratio, len(d.spread), 1)
+    relative_error = np.maximum(error / np.maximum(spread, 1), np.sqrt(2 / terms))
+    at_least = np.maximum(spread, error)
+    low, high = 3 * (np.cbrt([np.maximum(at_least, np.append(score_sd, 0)), at_least]) - 1) / relative_error
+    narrow, wide = (spread < 1 / most) & (low < -limit), (spread > most) & (high > limit)
 
-    def found(failed: np.ndarray, worst: int) -> str:
-        number = f"{spread[worst]:.2g} ± {spread_error[worst]:.1g}"
-        return f"{_where(d, run, failed)} their spread is {number}, and 1 at draws of the target"
+    def describe(failed: np.ndarray) -> str:
+        if failed[-1]:
+            return f"their Stein ratio is {d.stein_ratio:.2g}, and 1 at draws of the target"
+        worst = int(np.argmax(np.abs(spread - 1) * failed))
+        number = f"{spread[worst]:.2g} ± {error[worst]:.1g}"
+        return f"{_where(result, failed)} their spread is {number}, and 1 at draws of the target"
 
-    if ratio_narrow or narrow.any():
-        what = ratio if ratio_narrow else found(narrow, int(np.argmin(np.where(narrow, spread, np.inf))))
-        advice = ["take more particles", "use a kernel with a metric (`matrix_svgd`)", "use heavier tails (`IMQ()`)"]
-        further = [*advice, SAMPLE] if run.traits.interacting else ["raise `num_steps`", "raise the step size"]
-        if run.chains:
-            further = _FOR_SAMPLE
-        yield Notice("narrow", f"the particles are too close together (variance collapse): {what}. {ways_out(further)}")
-    if ratio_wide or wide.any():
-        what = ratio if ratio_wide else found(wide, int(np.argmax(np.where(wide, spread, -np.inf))))
-        yield Notice("wide", f"the particles are too far apart: {what}. {_onwards(run)}")
+    if narrow.any():
+        ways = ["raise `num_steps`", "raise the step size"]
+        if result.sampler.traits.interacting:
+            ways = ["take more particles", "use a kernel with a metric (`matrix_svgd`)", "use heavier tails (`IMQ()`)"]
+            ways.append(SAMPLE)
+        advice = ways_out(_FOR_SAMPLE if result._chains else ways)
+        yield Notice(
+            "narrow", f"the particles are too close together (variance collapse): {describe(narrow)}. {advice}"
+        )
+    if wide.any():
+        yield Notice("wide", f"the particles are too far apart: {describe(wide)}. {_onwards(result)}")
 
 
-def _where(d: Diagnostics, run: RunFacts, marked: np.ndarray) -> str:
+def _where(result: Result, marked: np.ndarray) -> str:
     """The coordinates that are marked; directions across them where none is."""
-    places = d.coordinates[np.flatnonzero(marked[: len(d.coordinates)])]
-    if not len(places):
+    coordinates = result.diagnostics.coordinates
+    indices = coordinates[np.flatnonzero(marked[: len(coordinates)])]
+    if not len(indices):
         return "along a combination of coordinates"
-    return f"in {join_truncated([run.name_of(int(place)) for place in places[:4]], 3)}"
+    return f"in {join_truncated([_name(result, index) for index in indices[:4]], 3)}"
 
 
-def _onwards(run: RunFacts) -> str:
+def _name(result: Result, index: np.integer | int) -> str:
+    """The name of a coordinate."""
+    return str(result.target.space.layout.coordinate_name(int(index)))
+
+
+def _onwards(result: Result) -> str:
     """Advice for particles that have not arrived."""
-    if run.ended_by:
+    if result.message.code == "ended-early":
         return "The run was ended early: go on with it."
-    if run.chains:
+    if result._chains:
         return ways_out(_FOR_SAMPLE)
-    if not run.traits.interacting:
+    if not result.sampler.traits.interacting:
         return ways_out(["raise `num_steps`", "change the step size", "start closer"])
-    noise = ["raise `batch_size`", "let the step size fall"] if run.minibatches else []
+    minibatches = result.settings.get("batch_size") or result.diagnostics.num_batches
+    noise = ["raise `batch_size`", "let the step size fall"] if minibatches else []
     return ways_out([*noise, "raise `num_steps`", "change the learning rate", "use a kernel with a metric", SAMPLE])
 
 
-def _about_run(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
+def _about_run(result: Result) -> Iterator[Notice]:
     """Warnings about the target and the steps; each of the first three explains what else may be wrong."""
+    d, loop, history = result.diagnostics, result.loop, result.history
     if is_wrong_sign(d):
         yield Notice(
             "wrong-sign",
@@ -262,42 +221,50 @@ def _about_run(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
             "the parameters a proper prior.",
         )
         return
-    steps, far = quantity(run.num_steps, "step"), run.velocity_fraction > REST
-    not_moved = run.velocity > 0 and run.path < MIN_MOVE and not run.converged and far
+    if result._chains:
+        return
+    steps, fraction = quantity(result.num_steps, "step"), loop.velocity_fraction
+    velocity, longest = float(loop.info.velocity_norm), float(loop.longest_move)
+    path = result.num_steps * np.max(history.velocity_norm * history.step_size, initial=0.0)
+    not_moved = velocity > 0 and path < MIN_MOVE * longest and not loop.converged and fraction > REST
     if not_moved:
         yield Notice(
             "not-moved",
-            f"the particles have not moved: after {steps} they have come {run.path:.1g} of their spread far, at a "
-            f"velocity of {run.velocity:.2g}. The step size is 0, or too small for this precision: raise the learning "
-            "rate.",
+            f"the particles have not moved: after {steps} they have come at most {path / longest:.1g} of "
+            f"their spread far, at a velocity of {velocity:.2g}. The step size is 0, or too small for this precision: "
+            "raise the learning rate.",
         )
-    if run.flat:
-        named = join_truncated([run.name_of(index) for index in run.flat[:6]], 5)
+    flat = () if any(notice.code == "zero-gradient" for notice in result.warnings) else d.flat
+    if flat:
+        named = join_truncated([_name(result, index) for index in flat[:6]], 5)
         yield Notice(
             "flat",
             f"the log density does not depend on {named}: its gradient there is exactly zero at all particles, the "
             "first and the last. A density that is flat in a direction cannot be normalized, and the particles spread "
             "along it without end. Leave out parameters that are not used, and give the others a prior.",
         )
-    if run.tolerance > 0 and not (run.converged or run.ended_by or run.flat or not_moved):
+    tolerance = result.settings["tolerance"]
+    if tolerance and result.message.code == "all-steps" and not (flat or not_moved):
         yield Notice(
             "not-converged",
-            f"the run has not converged: after {steps} the velocity is {run.velocity_fraction:.2g} of its largest "
-            f"value, `tolerance` asks for {run.tolerance:.2g}. "
+            f"the run has not converged: after {steps} the velocity is {fraction:.2g} of its largest value, "
+            f"`tolerance` asks for {tolerance:.2g}. "
             + ways_out(["raise `num_steps`", "try another learning rate, or a step rule that decays"]),
         )
 
 
-def _about_chains(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
+def _about_chains(result: Result) -> Iterator[Notice]:
     """Warnings from chains: those of `sample`, or the reference chains of a `fit` without a sampler."""
-    if run.compares and not len(d.r_hat):
-        why = "; ".join(text for text in d.not_checked if text.startswith("reference chains")) or "no chains"
-        yield Notice("not-compared", f"the particles were not compared with chains ({why}). {SAMPLE.capitalize()}.")
-    if not len(d.r_hat) or (run.chains and run.stopped):  # chains that were cut short have not converged
+    d, of_sample = result.diagnostics, result._chains
+    for text in d.not_checked:
+        if text.startswith("reference chains"):
+            yield Notice(
+                "not-compared", f"the particles were not compared with chains ({text}). {SAMPLE.capitalize()}."
+            )
+    if not len(d.r_hat) or (of_sample and result.status is Status.STOPPED):  # chains cut short have not converged
         return
-    max_r_hat = MAX_RHAT if run.chains else MAX_REFERENCE_RHAT
-    max_error = (MAX_CHAIN_ERROR / (2 if run.hard else 1)) if run.chains else MAX_REFERENCE_ERROR
-    r_hat, worst = float(d.r_hat.max()), run.name_of(int(np.argmax(d.r_hat)))
+    max_r_hat, max_error = (MAX_RHAT, MAX_CHAIN_ERROR) if of_sample else (MAX_REFERENCE_RHAT, MAX_REFERENCE_ERROR)
+    r_hat, worst = float(d.r_hat.max()), _name(result, np.argmax(d.r_hat))
     if d.missed_component:
         yield Notice("missed-component", d.missed_component)
     if r_hat > max_r_hat and d.rank_r_hat > MAX_RANK_RHAT:
@@ -313,10 +280,10 @@ def _about_chains(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
             f"chains move slowly in {worst!r} (R-hat {r_hat:.2f}), so that its mean and spread are not known. The "
             "usual cause is a funnel, as in a hierarchy with few data a group: write it non-centered.",
         )
-    elif float(d.chain_errors.max()) > max_error or (run.chains and d.drift > MAX_DRIFT):
+    elif float(d.chain_errors.max()) > max_error or (of_sample and d.drift > MAX_DRIFT):
         yield Notice(
             "not-settled",
-            f"means and spreads are not settled, least of all in {run.name_of(int(np.argmax(d.chain_errors)))!r} "
+            f"means and spreads are not settled, least of all in {_name(result, np.argmax(d.chain_errors))!r} "
             f"(standard errors of up to {d.chain_errors.max():.2g} of a standard deviation): scales differ from place "
             "to place, as in a funnel or along a sharp bend. Write a hierarchy non-centered, other parameters so that "
             "they depend less on one another, and see that the density is proper.",
@@ -328,19 +295,19 @@ def _about_chains(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
             f"differs {d.slope_ratio:.0f}-fold between chains): a funnel, whose narrow end is seen too little. Write a "
             "hierarchy non-centered.",
         )
-    if run.chains:
-        yield from _about_draws(d, run)
+    if of_sample:
+        yield from _about_draws(result)
     mean_part = np.abs(d.mean_differences) / MAX_MEAN_DIFFERENCE
     sd_part = np.abs(np.log(np.maximum(d.sd_ratios, 1e-300))) / np.log(MAX_SD_RATIO)
     off = (mean_part > 1) | (sd_part > 1)
     if off.any():
-        place = int(np.argmax(mean_part + sd_part))
+        index = int(np.argmax(mean_part + sd_part))
         others = f", and in {int(off.sum()) - 1} others" if off.sum() > 1 else ""
         yield Notice(
             "differs-from-chains",
-            f"the particles differ from reference chains in {run.name_of(place)!r}{others}: the mean by "
-            f"{abs(d.mean_differences[place]):.2g} standard deviations, and the standard deviation is "
-            f"{d.sd_ratios[place]:.2f} of theirs. The target's shape is not one that these particles can take: "
+            f"the particles differ from reference chains in {_name(result, index)!r}{others}: the mean by "
+            f"{abs(d.mean_differences[index]):.2g} standard deviations, and the standard deviation is "
+            f"{d.sd_ratios[index]:.2f} of theirs. The target's shape is not one that these particles can take: "
             f"{SAMPLE}.",
         )
 
@@ -349,12 +316,13 @@ def _has_edge(d: Diagnostics) -> bool:
     return d.mean_score > MAX_MEAN_SCORE or d.outside > 0
 
 
-def _about_draws(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
+def _about_draws(result: Result) -> Iterator[Notice]:
     """Warnings about the draws of `sample` and the particles that stand for them."""
+    d = result.diagnostics
     if len(d.fourth_moment) and d.fourth_moment.max() > MAX_FOURTH_MOMENT:
         yield Notice(
             "heavy-tails",
-            f"the tails of {run.name_of(int(d.fourth_moment.argmax()))!r} are heavy (fourth moment "
+            f"the tails of {_name(result, d.fourth_moment.argmax())!r} are heavy (fourth moment "
             f"{d.fourth_moment.max():.0f} where a Gaussian has 3): the stated error of its standard deviation is too "
             "small. Rely on quantiles, or give it a prior with lighter tails.",
         )
@@ -370,22 +338,3 @@ def _about_draws(d: Diagnostics, run: RunFacts) -> Iterator[Notice]:
             f"the particles differ from held-out draws by {d.distance:.2f} along some direction (Kolmogorov's "
             "distance): they are too few for this target: ask for more with `num_particles=`.",
         )
-
-
-def _ending(run: RunFacts, warned: bool) -> tuple[Status, Notice]:
-    """The status of a run that has not diverged, and its message."""
-    steps = quantity(run.num_steps, "step")
-    if run.converged:
-        what = "means and spreads have settled"
-        if not run.chains:
-            what = f"the velocity fell to {run.velocity_fraction:.2g} of its largest value after {steps}"
-        if warned:
-            return Status.FINISHED, Notice("converged-but-failed", f"{what}, and checks failed: see the warnings.")
-        return Status.CONVERGED, Notice("converged", f"{what}.")
-    if run.ended_by:
-        status = Status.STOPPED if run.stopped else Status.FINISHED
-        return status, Notice("ended-early", f"{run.ended_by} ended the run after {steps}; {run.way_on}.")
-    return Status.FINISHED, Notice(
-        "all-steps",
-        f"all steps were taken; the velocity is {run.velocity:.3g}, {run.velocity_fraction:.2g} of its largest.",
-    )

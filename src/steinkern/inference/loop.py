@@ -1,6 +1,6 @@
 """The compiled loop: takes steps, checks them, and records the history."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ from ..core.programs import compiled
 from ..core.types import Batch, Key, Points, PyTree, Scalar, as_number, cast_like
 from ..samplers.sampler import AbstractSampler, Info, target_at
 from ..targets.target import BoundTarget
-from .history import Record, Recorder
-from .rounding import too_coarse
+from .history import Recorder
 
 MAX_CLIPPED_IN_A_ROW = 8
 """The most steps in a row with clipped moves; a run with more diverges."""
@@ -77,7 +76,7 @@ class Run(eqx.Module):
     def first_batch(self) -> Batch:
         """A batch of the run's size: the first rows, or all data."""
         sampled = self.target.sampled_rows(self.data, self.options.batch_size)
-        rows = {name: np.arange(number) for name, (_, number) in sampled.items()}
+        rows = {name: np.arange(number, dtype=np.int32) for name, (_, number) in sampled.items()}
         return batch_of(self.target, self.data, rows) if sampled else self.data
 
     def settings(self) -> dict[str, Any]:
@@ -102,7 +101,7 @@ class FaultCounters(NamedTuple):
     in_a_row: Any
     """(n,) the number of steps in a row at which each particle failed."""
     failed_at: Any
-    """(n,) the last step at which each particle failed."""
+    """(n,) one more than the last step at which each particle failed; 0 for none."""
     stuck: Any
     """(n,) whether each particle has ever failed more than five steps in a row."""
     moved_back: Any
@@ -110,13 +109,7 @@ class FaultCounters(NamedTuple):
     damped: Any
     """The number of steps taken with a larger damping."""
     largest_damping: Any
-    """The largest factor on the damping."""
-
-    @classmethod
-    def none(cls, n: int) -> "FaultCounters":
-        """The counters of n particles before the first step."""
-        zero = np.int32(0)
-        return cls(np.zeros(n, np.int32), np.full(n, -2, np.int32), np.zeros(n, bool), zero, zero, np.int32(1))
+    """The largest factor on the damping; 0 for none."""
 
 
 class LoopState(NamedTuple):
@@ -138,14 +131,18 @@ class LoopState(NamedTuple):
     """The number of consecutive steps, up to the last one, with a clipped move."""
     faults: FaultCounters
 
+    @property
+    def velocity_fraction(self) -> float:
+        """The velocity, relative to the largest of the run."""
+        return float(self.info.velocity_norm) / (float(self.largest_velocity) or 1.0)
+
     def with_points(self, points: Points) -> "LoopState":
         """A copy with other particles."""
         return self._replace(state=eqx.tree_at(lambda state: state.points, self.state, points))
 
     def marked(self, *, healthy: bool) -> "LoopState":
         """A copy that is healthy or not, and has not converged."""
-        flag, no = jax.device_put((np.bool_(healthy), np.bool_(False)))
-        return self._replace(healthy=flag, converged=no)
+        return self._replace(healthy=jax.device_put(np.bool_(healthy)), converged=jax.device_put(np.bool_(False)))
 
 
 @compiled
@@ -153,11 +150,11 @@ def first_loop(
     sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, step: Int[Array, ""]
 ) -> LoopState:
     """The state of the loop before its first step."""
-    zero, none = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32)
-    state, faults = sampler.init(target, points, batch), jax.tree.map(jnp.asarray, FaultCounters.none(len(points)))
+    zero, none, nones = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32), jnp.zeros(len(points), jnp.int32)
+    faults = FaultCounters(nones, nones, nones > 0, none, none, none)
     return LoopState(
-        state, Info(zero, zero, zero), step, jnp.asarray(True), jnp.asarray(False), points, zero, spread_of(points),
-        none, none, faults,
+        sampler.init(target, points, batch), Info(zero, zero, zero), step, jnp.asarray(True), jnp.asarray(False),
+        points, zero, spread_of(points), none, none, faults,
     )  # fmt: skip
 
 
@@ -173,31 +170,18 @@ class Evaluation(NamedTuple):
     """Whether the gradient is finite at every particle."""
     slopes: Bool[Array, " d"]
     """Whether the gradient along a coordinate differs from zero at some particle."""
-    spread: Scalar
-    """The root of the mean variance of the coordinates."""
-    coincide: Bool[Array, ""]
-    """Whether all particles are equal."""
-    coarse: Bool[Array, " d"]
-    """Whether a coordinate varies too little for float32."""
-    coarse_particles: PyTree
-    """The same for the particles in their own coordinates."""
 
 
 @compiled
 def evaluate(sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch) -> Evaluation:
     """Evaluate the target at every particle. One program serves before, along and after a run."""
     scores = target.scores(points, batch) if sampler.traits.differentiates else jnp.zeros_like(points)
-    particles = jax.vmap(target.space.constrain)(points)
     return Evaluation(
         target.log_densities(points, batch),
         scores,
-        particles,
+        jax.vmap(target.space.constrain)(points),
         jnp.isfinite(scores).all(axis=1),
         (scores != 0).any(axis=0),
-        spread_of(points),
-        (points == points[:1]).all(),
-        too_coarse(points),
-        jax.tree.map(partial(too_coarse, constants=False), particles),
     )
 
 
@@ -206,13 +190,9 @@ def spread_of(points: Points) -> Scalar:
     return jnp.sqrt(jnp.mean(jnp.var(points, axis=0)))
 
 
-def batch_of(target: BoundTarget, data: Batch, rows: Mapping[str, np.ndarray]) -> Batch:
-    """The batch of these rows, keyed by what is subsampled. One program serves before and after a run."""
-    return _batch_of(target, data, {name: jax.device_put(chosen.astype(np.int32)) for name, chosen in rows.items()})
-
-
 @compiled
-def _batch_of(target: BoundTarget, data: Batch, rows: dict[str, Array]) -> Batch:
+def batch_of(target: BoundTarget, data: Batch, rows: dict[str, Any]) -> Batch:
+    """The batch of these rows, keyed by what is subsampled. One program serves before and after a run."""
     return target.batch_of(data, rows)
 
 
@@ -256,7 +236,8 @@ def advance(
     def record(loop: LoopState) -> tuple[Info, Points | None]:
         return loop.info, loop.state.points if options.record_particles else None
 
-    records = jax.tree.map(partial(_empty_records, capacity(run, loop)), record(loop))
+    number = capacity(run, loop)
+    records = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), record(loop))
     return jax.lax.while_loop(going, body, (loop, records))
 
 
@@ -265,15 +246,11 @@ def take_steps(run: Run, loop: LoopState, num_steps: int, recorder: Recorder) ->
     after, records = advance(run, loop, np.int32(num_steps))
     healthy = bool(after.healthy)
     while not after.healthy:  # the steps before the one that failed; on some devices the same step may fail sooner
-        num_steps = int(after.step) - int(loop.step)
-        if not num_steps:
-            after = loop
-            break
-        after, records = advance(run, loop, np.int32(num_steps))
+        after, records = advance(run, loop, np.int32(int(after.step) - int(loop.step)))
     first, last, every = int(loop.step), int(after.step), int(run.options.record_every)
     number = -(-(last - first) // every)
     steps = np.minimum(first + every * np.arange(1, number + 1), last).astype(np.int32)
-    recorder.add(Record(steps, *jax.tree.map(lambda leaf: on_host(leaf)[:number], records)))
+    recorder.add((steps, *jax.tree.map(lambda leaf: on_host(leaf)[:number], records)))
     return after if healthy else after.marked(healthy=False)
 
 
@@ -303,14 +280,6 @@ def _after(before: LoopState, state: Any, info: Info, options: Options, power: S
         converged=healthy & (tolerance > 0) & (largest > 0) & small, previous=start, largest_velocity=largest,
         longest_move=jnp.maximum(so_far, farthest), clipped=before.clipped + clipped, clipped_in_a_row=clipped_in_a_row,
     ).with_points(end)  # fmt: skip
-
-
-def _empty_records(number: int, record: Array) -> Array:
-    """A buffer for so many records."""
-    if record.ndim:
-        return jnp.zeros((number, *record.shape), record.dtype)
-    # As a constant, which is copied. For equal numbers XLA compiles a kernel that fills the array.
-    return jnp.asarray(np.eye(1, number, dtype=record.dtype)[0])
 
 
 def _write_record(row: Int[Array, ""], records: Array, record: Array) -> Array:

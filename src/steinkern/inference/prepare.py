@@ -21,10 +21,10 @@ from ..samplers.sampler import AbstractSampler
 from ..targets.checks import batch_length
 from ..targets.supports import Space
 from ..targets.target import AbstractTarget, BoundTarget, as_target
-from .arguments import as_count, check_tempering
+from .arguments import check_tempering
 from .distributed import spread
 from .judge import judge_start
-from .loop import Evaluation, FaultCounters, LoopState, Options, Run, advance, evaluate, first_loop
+from .loop import Evaluation, LoopState, Options, Run, advance, evaluate, first_loop
 
 
 def prepare(
@@ -44,7 +44,6 @@ def prepare(
     key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
     data = as_concrete("data", data)
     bound, points, first_step = _starting_point(as_target(target), particles)
-    as_count("num_steps and the steps before", first_step + int(options.num_steps))
     check_tempering(options.tempering, first_step, int(options.num_steps))
     if mesh is not None:
         points = spread(points, mesh, (key, data))
@@ -54,21 +53,21 @@ def prepare(
     inputs = sampler, bound, points, batch
     with _explain_shapes(bound, particles, data):
         if mesh is None and evaluate.compile_ahead(*inputs) is not None:
-            loop = first_loop.compile_ahead(*inputs, run.first_step)
-            if loop is not None:
-                advance.compile_ahead(run, loop, np.int32(1))
-        evaluation = evaluate(*inputs)
-    _check_first_particles(on_host(evaluation.log_densities), on_host(evaluation.smooth), data)
+            shapes_of_loop = first_loop.compile_ahead(*inputs, run.first_step)
+            if shapes_of_loop is not None:
+                advance.compile_ahead(run, shapes_of_loop, np.int32(1))
+        evaluation, loop = evaluate(*inputs), first_loop(*inputs, run.first_step)
+    _check_first_particles(evaluation, data)
     if options.batch_size is not None:
         _check_rows(bound, points, data, options.batch_size)
-    warnings = _start_warnings(sampler, bound, points, batch, evaluation)
+    # Finite differences are not available in half precision.
+    checked = sampler.traits.differentiates and points.dtype.itemsize >= 4
+    wrong_slopes = _wrong_slopes(sampler, bound, points, batch, evaluation) if checked else 0.0
+    warnings = judge_start(sampler, on_host(points), evaluation, wrong_slopes)
     # An earlier result of an equal sampler in the same space continues from its whole state.
     same = isinstance(particles, Result) and particles.loop is not None and eqx.tree_equal(particles.sampler, sampler)
     if same and eqx.tree_equal(particles.target.space, bound.space):
-        loop = particles.loop.marked(healthy=True)._replace(faults=FaultCounters.none(len(points)))
-    else:
-        with _explain_shapes(bound, particles, data):
-            loop = first_loop(*inputs, run.first_step)
+        loop = particles.loop.marked(healthy=True)._replace(faults=loop.faults)
     return run, loop, evaluation, warnings
 
 
@@ -90,37 +89,18 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[BoundTar
     return bound, points, 0 if earlier._chains else earlier.num_steps  # chains' transitions are not steps of `fit`
 
 
-def _start_warnings(
-    sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, seen: Evaluation
-) -> tuple[Notice, ...]:
-    """The warnings about the first particles, and the gradient there."""
-    n = len(points)
-    zero_gradient, wrong = False, 0.0
-    # Finite differences are not available in half precision.
-    if sampler.traits.differentiates and points.dtype.itemsize >= 4:
-        if not on_host(seen.slopes).any():
-            zero_gradient = np.unique(on_host(seen.log_densities)).size > 1
-        else:
-            wrong = _wrong_slopes(sampler, target, points, batch, seen)
-    together = n > 1 and (sampler.traits.interacting or sampler.traits.deterministic) and bool(seen.coincide)
-    return judge_start(
-        zero_gradient=zero_gradient, wrong_slopes=wrong, num_particles=n,
-        coincident=type(sampler).__name__ if together else "",
-    )  # fmt: skip
-
-
 def _wrong_slopes(
-    sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, seen: Evaluation
+    sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, first: Evaluation
 ) -> float:
     """The share of particles at which finite differences along one direction contradict the gradient."""
     precision = float(jnp.finfo(points.dtype).eps)
-    spread = float(seen.spread) or float(np.max(np.abs(on_host(points)))) or 1.0
-    d = points.shape[1]
+    x, d = on_host(points).astype(np.float64), points.shape[1]
+    spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
     signs = 2.0 * np.unpackbits(np.frombuffer(np.random.default_rng(0).bytes(-(-d // 8)), np.uint8))[:d] - 1.0
     offset = jax.device_put((precision ** (1 / 3) * spread * signs).astype(points.dtype))
-    *moved, slopes = _beside(points, seen.scores, offset)
+    *moved, slopes = _beside(points, first.scores, offset)
     above, below = (on_host(evaluate(sampler, target, each, batch).log_densities).astype(np.float64) for each in moved)
-    value = on_host(seen.log_densities).astype(np.float64)
+    value = on_host(first.log_densities).astype(np.float64)
     # Compares the difference of the values along `offset` with the one that the gradient predicts. Allows for the
     # function's curvature, by which the two one-sided differences differ, and for rounding errors.
     with np.errstate(all="ignore"):  # comparisons with numbers that overflow are false
@@ -157,22 +137,21 @@ def _unconstrained(target: BoundTarget, particles: PyTree) -> Points:
 def _explain_shapes(target: BoundTarget, particles: PyTree, data: Batch) -> AbstractContextManager[None]:
     values = particles.particles if isinstance(particles, Result) else particles
     whole = "one row of `data`" if target.exchangeable else "`data`"
-    given = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
-    expected = f"`target` must take one particle, {shapes(values)}{given}"
+    and_data = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
+    expected = f"`target` must take one particle, {shapes(values)}{and_data}"
     return explain_errors(expected, "Was it written for other names or shapes?")
 
 
-def _check_first_particles(log_densities: np.ndarray, smooth: np.ndarray, data: Batch) -> None:
+def _check_first_particles(first: Evaluation, data: Batch) -> None:
     missing = " NaN in `data` makes it so, and labels that the likelihood does not know (see its method `check`)."
-    why = "" if data is None else missing
-    for good, what in ((np.isfinite(log_densities), "log density"), (smooth, "gradient of the log density")):
-        bad = int(np.sum(~good))
-        if bad:
-            raise ValueError(
-                f"`particles` must start where the target is finite: the {what} is NaN or infinite at {bad} of the "
-                f"{len(smooth)} initial particles. Start inside the support, or declare it with "
-                f"`support=`.{why}"
-            )
+    good = np.isfinite(on_host(first.log_densities))
+    what, good = ("log density", good) if not good.all() else ("gradient of the log density", on_host(first.smooth))
+    if not good.all():
+        raise ValueError(
+            f"`particles` must start where the target is finite: the {what} is NaN or infinite at {np.sum(~good)} of "
+            f"the {len(good)} initial particles. Start inside the support, or declare it with `support=`."
+            f"{'' if data is None else missing}"
+        )
 
 
 def _check_rows(target: BoundTarget, points: Points, data: Batch, batch_size: int) -> None:

@@ -1,10 +1,8 @@
 """What float32 cannot hold: coordinates that vary little beside their size, and log densities of a large size."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..core.messages import Notice
@@ -17,19 +15,17 @@ MIN_SPACINGS = 100
 """Floating-point spacings in a standard deviation; with fewer, rounding shows in the particles."""
 
 
-def too_coarse(values: Any, *, constants: bool = True) -> Any:
+def too_coarse(values: np.ndarray, *, constants: bool = True) -> np.ndarray:
     """A mask of the coordinates of (n, …) float32 values whose standard deviation is below 100 of their spacings.
 
     Args:
-        values: an array of NumPy or JAX.
+        values: the values.
         constants: whether coordinates in which all values are equal count.
     """
-    xp: Any = np if isinstance(values, np.ndarray) else jnp
-    low, high = xp.min(values, axis=0), xp.max(values, axis=0)
-    sizes = xp.maximum(xp.maximum(xp.abs(low), xp.abs(high)), float(np.finfo(np.float32).tiny))
-    spacings = float(np.finfo(np.float32).eps) * xp.exp2(xp.floor(xp.log2(sizes)))
-    narrow = (xp.std(values, axis=0) < MIN_SPACINGS * spacings) & ((low != 0) | (high != 0))
-    return narrow if constants else narrow & (low < high)
+    low, high = np.min(values, axis=0), np.max(values, axis=0)
+    spacings = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
+    narrow = (np.std(values, axis=0, dtype=np.float64) < MIN_SPACINGS * spacings) & ((low != 0) | (high != 0))
+    return np.asarray(narrow if constants else narrow & (low < high))
 
 
 def log_density_rounding(log_densities: np.ndarray) -> float:
@@ -39,29 +35,28 @@ def log_density_rounding(log_densities: np.ndarray) -> float:
 
 
 def check_rounding(
-    coarse: np.ndarray, coarse_particles: PyTree, name_of: Callable[[int], str], log_densities: np.ndarray | None
+    points: np.ndarray, particles: PyTree, name_of: Callable[[int], str], log_densities: np.ndarray | None
 ) -> tuple[Notice, ...]:
     """A notice where float32 is too coarse for the target, by its particles.
 
     Args:
-        coarse: (d,) whether each unconstrained coordinate is `too_coarse`.
-        coarse_particles: the same for constrained ones, a pytree of masks.
+        points: (n, d) the particles in unconstrained coordinates.
+        particles: the same in constrained ones, a pytree of NumPy arrays.
         name_of: the name of an unconstrained coordinate.
         log_densities: at the particles; `None` where the run does not use them.
     """
-    narrow = [name_of(int(place)) for place in np.flatnonzero(coarse)[:1]]
-    number = int(np.sum(coarse))
-    masks = [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(coarse_particles)]
-    if not number and any(mask.any() for mask in masks):
-        places = np.flatnonzero(np.concatenate(masks))
-        layout = Layout.of(jax.tree.map(lambda mask: np.asarray(mask, np.float32), coarse_particles))
-        narrow, number = [layout.coordinate_name(int(places[0]))], len(places)
+    if points.dtype != np.float32 or len(points) < 2:
+        return ()
+    indices = np.flatnonzero(too_coarse(points))
+    if not len(indices):
+        masks = [too_coarse(leaf, constants=False).ravel() for leaf in jax.tree.leaves(particles)]
+        indices = np.flatnonzero(np.concatenate(masks))
+        name_of = Layout.of(jax.tree.map(lambda leaf: leaf[0], particles)).coordinate_name
     reasons = []
-    if narrow:
-        others = f" and {number - 1} more" if number > 1 else ""
-        reasons.append(
-            f"the standard deviation of {narrow[0]!r}{others} is below {MIN_SPACINGS} spacings of the numbers"
-        )
+    if len(indices):
+        others = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
+        first = name_of(int(indices[0]))
+        reasons.append(f"the standard deviation of {first!r}{others} is below {MIN_SPACINGS} spacings of the numbers")
     if log_densities is not None and (rounding := log_density_rounding(log_densities)) > MAX_LOG_DENSITY_ROUNDING:
         reasons.append(f"the log density, near {np.median(log_densities):.2g}, is rounded by {rounding:.2g}")
     if not reasons:

@@ -7,9 +7,10 @@ from typing import Any
 
 from ..core.archive import CheckpointError
 from ..core.interrupt import interruptible
-from ..core.messages import quantity
+from ..core.messages import Notice, quantity
 from ..core.multihost import any_process, is_writer
 from ..core.progress import compiling, progress_bar
+from ..results.outcome import Status
 from ..samplers.sampler import Info
 from .checkpoint import Checkpointer
 from .distributed import loss_of_a_process, several_processes, within
@@ -29,7 +30,6 @@ def advance_run(
     run: Run,
     loop: LoopState,
     recorder: Recorder,
-    *,
     callback: Callback | None,
     checkpointer: Checkpointer | None,
     progress: bool | None,
@@ -51,13 +51,10 @@ def advance_run(
     several, num_steps, every = several_processes(run.mesh), int(run.options.num_steps), int(run.options.record_every)
     # Chunks start at one step, since the time of a step is not known yet and Ctrl-C waits for the end of a chunk.
     size, longest = 1, every * (1 if callback else capacity(run, loop))
-    ended_by, failure, last_good = "", None, loop
+    ended_by, failure = "", None
     first = saved = done = run.steps_done(loop)
     bar = progress_bar(num_steps, done, progress if is_writer(several) else False)
-    with (
-        checkpointer or nullcontext(), bar, interruptible(_NOTICE) as interrupt, within(run.mesh),
-        loss_of_a_process(run.mesh),
-    ):  # fmt: skip
+    with bar, interruptible(_NOTICE) as interrupt, within(run.mesh), loss_of_a_process(run.mesh):
         while done < num_steps and loop.healthy and not loop.converged and not ended_by:
             start = time.perf_counter()
             to_checkpoint = checkpointer.every - done % checkpointer.every if checkpointer else num_steps
@@ -68,13 +65,13 @@ def advance_run(
                 steps -= steps % every
             with compiling(bar) if done == first else nullcontext():
                 loop = take_steps(run, loop, steps, recorder)
-            if loop.step > last_good.step:
-                last_good = loop
             if not loop.healthy:
-                loop = recover(run, loop, recorder) or last_good.marked(healthy=False)
+                loop = recover(run, loop, recorder) or loop
             before, done = done, run.steps_done(loop)
             bar.update(done - before)
-            bar.set_postfix_str(_postfix(loop), refresh=False)
+            velocity, moved_back = float(loop.info.velocity_norm), int(loop.faults.moved_back)
+            repaired = f", particles moved back {quantity(moved_back, 'time')}" if moved_back else ""
+            bar.set_postfix_str(f"velocity {velocity:.3g}{repaired}", refresh=False)
             slow = time.perf_counter() - start >= _CHUNK_SECONDS
             ended, at_record = not loop.healthy or bool(loop.converged), done % every == 0 or done == num_steps
             enough = False
@@ -90,14 +87,25 @@ def advance_run(
                 except CheckpointError as error:  # raised in all processes
                     failure, ended_by = error, CHECKPOINT
                 saved = done
-    with loss_of_a_process(run.mesh):
-        if any(any_process(several, interrupt.requested)):  # Ctrl-C in the last chunk is reported too
-            ended_by = CTRL_C
     return loop, ended_by, failure
 
 
-def _postfix(loop: LoopState) -> str:
-    """What the bar says beside the steps: the velocity, and repairs, which are slow."""
-    moved_back = int(loop.faults.moved_back)
-    repaired = f", particles moved back {quantity(moved_back, 'time')}" if moved_back else ""
-    return f"velocity {float(loop.info.velocity_norm):.3g}{repaired}"
+def ending(loop: LoopState, ended_by: str, resumable: bool) -> tuple[Status, Notice]:
+    """The status and message of a run that has not diverged.
+
+    Args:
+        loop: its last state.
+        ended_by: what ended it before all steps were taken; empty where nothing did.
+        resumable: whether the last state has a checkpoint.
+    """
+    steps, fraction = quantity(int(loop.step), "step"), f"{loop.velocity_fraction:.2g} of its largest"
+    if loop.converged:
+        return Status.CONVERGED, Notice("converged", f"the velocity fell to {fraction} value after {steps}.")
+    if ended_by:
+        way_on = "give this result to `fit` to go on from it"
+        if resumable:
+            way_on = "the same call goes on from its checkpoint"
+        status = Status.FINISHED if ended_by == CALLBACK else Status.STOPPED
+        return status, Notice("ended-early", f"{ended_by} ended the run after {steps}; {way_on}.")
+    text = f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction}."
+    return Status.FINISHED, Notice("all-steps", text)

@@ -174,6 +174,8 @@ class Diagnostics(ShortRepr):
     """The number of particles replaced by draws, because the density is not finite at their support points."""
     missed_component: str = ""
     """Mass that neither chains nor particles have reached, in words."""
+    flat: tuple[int, ...] = ()
+    """The coordinates on which the log density does not depend."""
     faults: Faults = Faults()
     cost: Cost = Cost()
 

@@ -16,9 +16,10 @@ from ...core.interrupt import interruptible
 from ...core.programs import compiled
 from ...core.types import Batch, Scalar, cast_like
 from ...linalg.metrics import AbstractMetric
+from ...results.outcome import Diagnostics
 from ...samplers.hamiltonian import ChainState, Hamiltonian, Noise
 from ...targets.target import BoundTarget
-from ..diagnostics import Mixing, measure_mixing
+from ..diagnostics import measure_mixing
 from ..judge import MAX_CHAIN_ERROR, MAX_DRIFT
 from .evaluation import DENSE_DIMENSIONS
 from .properness import is_running_away, quartile_range
@@ -195,15 +196,14 @@ def run_chains(
                 break
             if turn + 1 == _HARD:  # drop the draws of the longer steps, which hardly reached the narrow regions
                 sampler, rounds = Hamiltonian(sampler.metric, _halve(sampler.step_size)), []
-            elif len(rounds) >= 4 and seen.drift.max() > MAX_DRIFT:  # the first half is still warm-up
+            elif len(rounds) >= 4 and seen.drift > MAX_DRIFT:  # the first half is still warm-up
                 rounds = rounds[len(rounds) // 2 :]
         return end(rounds)
 
 
-def _have_settled(mixing: Mixing) -> bool:
+def _have_settled(numbers: Diagnostics) -> bool:
     """Whether the standard errors of means and standard deviations are small and nothing drifts."""
-    worst = max(mixing.mean_error.max(), mixing.sd_error.max())
-    return bool(worst <= MAX_CHAIN_ERROR and mixing.drift.max() <= MAX_DRIFT)
+    return bool(numbers.chain_errors.max() <= MAX_CHAIN_ERROR and numbers.drift <= MAX_DRIFT)
 
 
 def join(parts: Any) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...results.outcome import Cost, Diagnostics
-from ..diagnostics import ChainNumbers, chain_numbers, distance_along_directions, stein_numbers
+from ..diagnostics import chain_numbers, distance_along_directions, stein_numbers
 from ..judge import MAX_CHAIN_ERROR
 from .chains import Chains
 from .particles import Placement
@@ -17,34 +17,30 @@ from .whitening import Whitening
 def measure(random: np.random.Generator, start: Start, chains: Chains, placement: Placement) -> Diagnostics:
     """The numbers of the chains, and of the particles that stand for their draws."""
     draws, points = chains.draws, np.asarray(placement.points, np.float64)
-    numbers = chain_numbers(draws.points, draws.scores, draws.acceptance)
+    numbers = Diagnostics(not_checked=("the particles (one particle has no spread)",))
+    if len(points) > 1:
+        numbers = stein_numbers(points, placement.scores)
+    numbers = chain_numbers(numbers, draws.points, draws.scores, draws.acceptance)
     mean_errors, sd_errors = _stated_errors(placement, chains, numbers)
     estimated = placement.estimates.mean_error / _standard_deviations(draws.points)
-    numbers = numbers._replace(
-        mean_errors=mean_errors, sd_errors=sd_errors, chain_errors=np.maximum(estimated, numbers.sd_errors)
-    )
-    few = len(points) < 2
-    diagnostics = Diagnostics() if few else stein_numbers(points, placement.scores)
+    # Narrow regions that slow chains visit rarely make these errors too small.
+    chain_errors = (2 if chains.hard else 1) * np.maximum(estimated, numbers.sd_errors)
     other = start.other
     missed = "" if other is None or has_been_visited(other, draws.points) else other.in_words()
-    not_checked = []
-    if few:
-        not_checked.append("the particles (one particle has no spread)")
-    elif len(points) <= points.shape[1]:
-        not_checked.append(f"spreads, which {len(points)} particles in {points.shape[1]} dimensions cannot have")
     return replace(
-        diagnostics,
-        **numbers._asdict(),
+        numbers,
+        mean_errors=mean_errors,
+        sd_errors=sd_errors,
+        chain_errors=chain_errors,
         distance=distance_along_directions(random, placement.white, placement.held_aside),
         mean_score=placement.estimates.identity_error,
         outside=placement.outside,
         missed_component=missed,
         cost=Cost(*map(int, start.spent + chains.spent + placement.spent)),
-        not_checked=tuple(not_checked),
     )
 
 
-def _stated_errors(placement: Placement, chains: Chains, numbers: ChainNumbers) -> tuple[np.ndarray, np.ndarray]:
+def _stated_errors(placement: Placement, chains: Chains, numbers: Diagnostics) -> tuple[np.ndarray, np.ndarray]:
     """Errors of the particles' means and standard deviations, in standard deviations.
 
     They combine the standard errors of the estimates with the difference between the estimates and the particles'

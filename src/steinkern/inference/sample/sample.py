@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.arrays import as_concrete, as_concrete_key, as_particle
 from ...core.errors import explain_errors
-from ...core.messages import Notice
+from ...core.messages import Notice, quantity
 from ...core.progress import compiling, progress_bar
 from ...core.types import Batch, Key, KeyLike, LogDensityFunction, PyTree
 from ...interop._model import model_of
@@ -22,12 +22,12 @@ from ...results.result import SAMPLE_METHOD, DivergedError, Result
 from ...samplers.hamiltonian import Hamiltonian
 from ...targets.target import AbstractTarget, BoundTarget, as_target
 from ..arguments import as_count
-from ..judge import RunFacts, issue, judge
-from ..rounding import check_rounding, too_coarse
+from ..judge import issue, judge
+from ..rounding import check_rounding
 from .chains import MOST_ROUNDS, Chains, compile_round_ahead, run_chains
 from .evaluation import compile_evaluation_ahead
 from .measure import measure
-from .particles import Placement, constrain_points, is_recorded, place_particles
+from .particles import constrain_points, is_recorded, place_particles
 from .properness import NOT_FINITE, is_running_away, no_mass_kept
 from .randomness import generators
 from .start import CHAINS, bind, find_start, in_shapes, num_chains
@@ -147,19 +147,18 @@ def _run(
         diagnostics = Diagnostics(cost=Cost(*map(int, spent)), not_checked=("the particles (there is no posterior)",))
         sampler = Hamiltonian(start.nearest.whitening.metric(), 1.0)
         empty = History(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), None)
-        facts = RunFacts(points.shape, start.names.__getitem__, sampler.traits, failed=problem, chains=True)
-        return result(constrain_points(target, points), points, empty, diagnostics, facts, sampler)
+        ending = Status.DIVERGED, problem
+        return result(constrain_points(target, points), points, ending, empty, diagnostics, sampler)
 
     def result(
-        particles: PyTree, points: np.ndarray, history: History, diagnostics: Diagnostics, facts: RunFacts, sampler: Any
-    ) -> Result:
+        particles: PyTree, points: np.ndarray, ending: tuple[Status, Notice], history: History,
+        diagnostics: Diagnostics, sampler: Any, num_steps: int = 0, warnings: tuple[Notice, ...] = (),
+    ) -> Result:  # fmt: skip
         with np.errstate(over="ignore"):  # particles that ran away may not fit into float32
             bound = given.bind(jax.tree.map(lambda leaf: leaf[0], particles))
-        status, message, warnings = judge(diagnostics, facts)
-        return Result(
-            particles, points, status, message, facts.num_steps, history, diagnostics, bound, sampler, None, settings,
-            warnings,
-        )  # fmt: skip
+        return judge(Result(
+            particles, points, *ending, num_steps, history, diagnostics, bound, sampler, None, settings, warnings,
+        ))  # fmt: skip
 
     bar.set_description_str("nearest Gaussian")
     with compiling(bar):
@@ -175,22 +174,16 @@ def _run(
     if not placement.finite:
         return without_posterior(NOT_FINITE, placement.points, chains)
     diagnostics = measure(for_checks, start, chains, placement)
-    facts = RunFacts(
-        placement.points.shape, start.names.__getitem__, chains.sampler.traits,
-        num_steps=len(chains.lines.leaps), chains=True,
-        ended_by="Ctrl-C" if chains.stopped else "", stopped=chains.stopped, converged=not chains.stopped,
-        way_on="the result is that of the draws so far", hard=chains.hard,
-        notices=_check_rounding(placement, start.names),
+    num_steps = len(chains.lines.leaps)
+    ending = Status.CONVERGED, Notice("converged", "means and spreads have settled.")
+    if chains.stopped:
+        text = f"Ctrl-C ended the run after {quantity(num_steps, 'step')}; the result is that of the draws so far."
+        ending = Status.STOPPED, Notice("ended-early", text)
+    rounding = check_rounding(placement.points, placement.particles, start.names.__getitem__, placement.log_densities)
+    return result(
+        placement.particles, placement.points, ending, placement.history, diagnostics, chains.sampler, num_steps,
+        rounding,
     )  # fmt: skip
-    return result(placement.particles, placement.points, placement.history, diagnostics, facts, chains.sampler)
-
-
-def _check_rounding(placement: Placement, names: list[str]) -> tuple[Notice, ...]:
-    points, particles = placement.points, placement.particles
-    if points.dtype != np.float32 or len(points) < 2:
-        return ()
-    masks = jax.tree.map(lambda leaf: too_coarse(leaf, constants=False), particles)
-    return check_rounding(too_coarse(points), masks, names.__getitem__, placement.log_densities)
 
 
 def as_target_or_model(target: Any) -> AbstractTarget:
