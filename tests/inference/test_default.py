@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.inference.default import compare, run_chains
+from steinkern.inference.default import chains_from, compare
 from steinkern.inference.judge import RunFacts, judge
 from steinkern.inference.sample.chains import Draws
-from steinkern.inference.sample.whitening import Whitening
-from steinkern.samplers.auto import MAX_STEP, MIN_STEP, AutoSVGDState, _next_log_step
+from steinkern.linalg.metrics import DenseMetric
+from steinkern.samplers.auto import MAX_STEP, MIN_STEP, AutoSVGD, AutoSVGDState, _next_log_step
 from steinkern.targets.centered import center_posterior
 
 
@@ -154,7 +154,7 @@ def test_chains_that_do_not_move_cannot_tell():
 REFUSED = {
     "both starts": ({"particles": np.zeros((4, 2)), "start": np.zeros(2)}, "`particles` and `start`"),
     "a number of given particles": ({"particles": np.zeros((4, 2)), "num_particles": 4}, "`num_particles`"),
-    "no start": ({}, "`particles` or `start` must be given"),
+    "no start": ({}, "`start` is missing"),
     "no number of steps": ({"sampler": sk.svgd(), "particles": np.zeros((4, 2))}, "`num_steps` is missing"),
     "a mesh": ({"start": np.zeros(2), "mesh": object()}, "`mesh` needs a `sampler`"),
     "tempering": ({"start": np.zeros(2), "tempering": lambda step: 1.0}, "`tempering` needs a `sampler`"),
@@ -199,12 +199,13 @@ def test_wrong_particles_differ_from_reference_chains():
     bound = sk.LogDensity(lambda x: -0.5 * jnp.sum(x**2)).bind(np.zeros(2))
     x = np.random.default_rng(0).standard_normal((100, 2))
     particles = (x - x.mean(axis=0)) / x.std(axis=0)
+    sampler = AutoSVGD(DenseMetric.of(jnp.eye(2)), 400.0)
     for points, differs in ((particles, False), (0.5 * particles, True), (particles + 1.0, True)):
-        draws, spent = run_chains(np.random.default_rng(1), bound, points, Whitening.of_precision(np.eye(2)), None)
-        codes = [notice.code for notice in doubts(compare(sk.Diagnostics(), points, draws))]
+        chains = chains_from(np.random.default_rng(1), sampler, bound, points, None)
+        codes = [notice.code for notice in doubts(compare(sk.Diagnostics(), points, chains.draws))]
         assert ("differs-from-chains" in codes) == differs
-        assert draws.points.shape == (50, 100, 2)
-        assert spent[1] > 100 * spent[3] / 2  # a batch has the gradients of all chains, or of half of them
+        assert chains.draws.points.shape == (50, 100, 2)
+        assert chains.cost.gradients > 100 * chains.cost.sequential / 2  # a batch holds all chains or half
 
 
 @pytest.mark.thorough

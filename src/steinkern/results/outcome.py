@@ -2,7 +2,8 @@
 
 import enum
 import math
-from dataclasses import dataclass, field
+import operator
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -91,6 +92,10 @@ class Cost:
     Hessian counts twice."""
     epochs: float = 0.0
     """With minibatches: passes over the data."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """The cost of both."""
+        return Cost(*map(operator.add, astuple(self), astuple(other)))
 
     def in_words(self) -> str:
         """The cost in one line."""
