@@ -11,9 +11,9 @@ import pytest
 import steinkern as sk
 from steinkern.inference.default import chains_from, compare
 from steinkern.inference.judge import RunFacts, judge
-from steinkern.inference.sample.chains import Draws
 from steinkern.linalg.metrics import DenseMetric
 from steinkern.samplers.auto import MAX_STEP, MIN_STEP, AutoSVGD, AutoSVGDState, _next_log_step
+from steinkern.samplers.hamiltonian import ChainState
 from steinkern.targets.centered import center_posterior
 
 
@@ -99,7 +99,7 @@ def test_a_centered_posterior_is_unbiased_and_quiet_near_its_center():
     def total(x):
         return jnp.sum(plain.log_examples(x, data))
 
-    centered = center_posterior(plain, center, jax.grad(total)(center), jax.hessian(total)(center))
+    centered = center_posterior(target, center, jax.grad(total)(center), jax.hessian(total)(center)).bind(center)
     points = center[None] + jnp.array([[0.0, 0.0], [0.1, -0.1], [0.5, 0.3]])
     batches = [jax.tree.map(lambda leaf, i=i: leaf[i : i + 6], data) for i in range(0, 60, 6)]
     by_batch, noisy = (np.stack([each.scores(points, batch) for batch in batches]) for each in (centered, plain))
@@ -112,7 +112,7 @@ def draws_at(points):
     """Draws of chains that were at these points, axes (transition, chain, coordinate), and accepted every move."""
     t, n, _ = points.shape
     ones = np.ones((t, n))
-    return Draws(points, ones, -points, ones, np.ones(t, int), np.zeros(t, int), np.ones(t))
+    return ChainState(points, ones, -points, ones, np.ones(t, int), np.zeros(t, int))
 
 
 def doubts(diagnostics):

@@ -31,13 +31,20 @@ from ..targets.target import AbstractTarget, BoundTarget, Posterior
 from .arguments import as_count
 from .diagnostics import chain_numbers, evenly_spaced
 from .loop import LoopState, Run, evaluate
-from .sample.chains import Chains, Draws, chains_at, run_chains
-from .sample.evaluation import Cloud, Evaluator
+from .sample.chains import Chains, chains_at, run_chains
+from .sample.evaluation import DENSE_DIMENSIONS, Cloud, Evaluator
 from .sample.gaussian import Gaussian
 from .sample.randomness import even_noise, generators
-from .sample.sample import as_target_or_model, candidate_starts
 from .sample.second_component import SecondComponent
-from .sample.start import CHAINS, bind, find_start, in_default_precision, in_shapes
+from .sample.start import (
+    CHAINS,
+    as_target_or_model,
+    bind,
+    candidate_starts,
+    find_start,
+    in_default_precision,
+    in_shapes,
+)
 from .sample.whitening import Whitening, eigh
 
 PARTICLES = 100
@@ -45,8 +52,7 @@ STEPS, MAX_EPOCHS = 400, 8
 """The most steps, and with minibatches the most passes over the data in them; most runs converge before."""
 TRANSITIONS = 25
 """Of the 100 reference chains, in a round: two rounds adapt step size and metric, two are compared."""
-MAX_NUMBERS = 20_000_000  # of the draws of reference chains; more would take too much memory
-MAX_DIMENSIONS = 200  # of minibatches, whose centering takes the Hessian on all rows
+MAX_CHAIN_DIMENSIONS = 4000  # of reference chains, whose draws in more dimensions take too much memory
 ROWS = 500  # the least number of rows in the sample of the first Gaussian; 20 a coordinate where that is more
 _CHAIN_EPOCHS, _CHAIN_BATCHES, _MIN_ROWS = 3.0, 700, 32  # of reference chains, which need about 700 batches
 _MAX_ERROR = 0.1  # standard deviation, over the particles, of the error of a log density on a sample of the rows
@@ -142,9 +148,9 @@ def _sample_of_rows(random: np.random.Generator, target: BoundTarget, data: Batc
     d, rows = target.space.layout.size, batch_length(data)
     if not isinstance(target.target, Posterior):
         raise ValueError("`batch_size` without a sampler needs a `Posterior`, got another target.")
-    if d > MAX_DIMENSIONS:
+    if d > DENSE_DIMENSIONS:
         raise ValueError(
-            f"`batch_size` without a sampler takes at most {MAX_DIMENSIONS} coordinates, because it needs the "
+            f"`batch_size` without a sampler takes at most {DENSE_DIMENSIONS} coordinates, because it needs the "
             f"Hessian on all rows, got {d}. Give a sampler, such as `matrix_svgd('average', Fisher(...))`."
         )
     chosen = np.sort(random.choice(rows, min(rows, max(ROWS, 20 * d)), replace=False))
@@ -165,10 +171,10 @@ def center_on_rows(target: BoundTarget, nearest: Gaussian, data: Batch) -> tuple
     assert isinstance(target.target, Posterior)
     mean, precision, passes, step, length = nearest.mean, nearest.precision, 0, np.zeros(1), np.inf
     while passes < _NEWTON_STEPS and length > _CLOSE:
-        mean = mean + step
-        sums = _derivatives(target, jax.device_put(mean), data)
-        gradient, hessian, prior_gradient, prior_hessian = (np.asarray(part, np.float64) for part in sums)
-        curvature, passes = -(hessian + prior_hessian), passes + 1
+        mean, passes = mean + step, passes + 1
+        arrays = _derivatives(target, jax.device_put(mean), data)
+        gradient, hessian, prior_gradient, prior_hessian = (np.asarray(array, np.float64) for array in arrays)
+        curvature = -(hessian + prior_hessian)
         curvature = (curvature + curvature.T) / 2
         values, _ = eigh(curvature)
         if values[0] > 1e-10 * values[-1]:  # false for NaN
@@ -185,13 +191,13 @@ def center_on_rows(target: BoundTarget, nearest: Gaussian, data: Batch) -> tuple
 def _derivatives(target: BoundTarget, point: Vector, data: Batch) -> tuple[Any, Any, Any, Any]:
     """Gradient and Hessian of the log-likelihood of all rows, and of the prior."""
 
-    def total(vector: Vector, rows: Batch) -> Any:
-        return jnp.sum(target.log_examples(vector, rows))
+    def derivatives(function: Callable[[Vector], Any]) -> tuple[Any, Any]:
+        return jax.grad(function)(point), jax.hessian(function)(point)
 
-    def derivatives(rows: Batch) -> tuple[Any, Any]:
-        return jax.grad(total)(point, rows), jax.hessian(total)(point, rows)
+    def likelihood(rows: Batch) -> tuple[Any, Any]:
+        return derivatives(lambda vector: jnp.sum(target.log_examples(vector, rows)))
 
-    return *_sum_over_blocks(derivatives, data), jax.grad(target.log_base)(point), jax.hessian(target.log_base)(point)
+    return *_sum_over_blocks(likelihood, data), *derivatives(target.log_base)
 
 
 @compiled
@@ -234,12 +240,11 @@ def reference_chains(
     """
     (n, d), steps, batch_size = loop.state.points.shape, run.steps_done(loop), run.options.batch_size
     first = in_default_precision(jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles))
-    target, data = run.target.target.bind(first), in_default_precision(run.data)
-    target = target.sharing(run.target_at(loop).shared)
+    target, data = run.target.target.bind(first).sharing(run.target_at(loop).shared), in_default_precision(run.data)
     points = np.asarray(loop.state.points, jnp.result_type(float))
     random, problem, rows, share = generators(as_concrete_key(key), 3)[2], "", data, 0.0
     cost = choice.cost + Cost(gradients=n * steps, sequential=steps)
-    if CHAINS * 2 * TRANSITIONS * d > MAX_NUMBERS:
+    if d > MAX_CHAIN_DIMENSIONS:
         problem = f"draws in {d:,} dimensions take too much memory"
     elif batch_size is not None:
         rows, problem = sample_for_chains(random, run.sampler, target, points, data)
@@ -249,9 +254,11 @@ def reference_chains(
         not_checked = (*diagnostics.not_checked, f"reference chains: {problem}")
         return replace(diagnostics, not_checked=not_checked, cost=cost)
     chains = chains_from(random, run.sampler, target, points, rows)
-    missed = choice.other.warning(chains.draws.points) if choice.other else ""
     cost += chains.cost + Cost(gradients=n, sequential=1, epochs=(chains.cost.sequential + 1) * share)
-    return replace(compare(diagnostics, points, chains.draws), cost=cost, missed_component=missed)
+    return replace(
+        compare(diagnostics, points, chains.draws), cost=cost,
+        missed_component=choice.other.warning(chains.draws.points) if choice.other else "",
+    )  # fmt: skip
 
 
 def sample_for_chains(
@@ -274,12 +281,11 @@ def sample_for_chains(
     rows, on_device = jax.tree.map(lambda leaf: leaf[chosen], data), jax.device_put(points)
     on_sample = np.asarray(evaluate(sampler, target, on_device, rows).log_densities, np.float64)
     error = float(np.std(on_sample - np.asarray(log_densities_on_all_rows(target, on_device, data))))
-    if error <= _MAX_ERROR:
-        return rows, ""
-    return rows, (
+    problem = (
         f"on {number} rows the log density differs by {error:.2g} from that on all rows, since its curvature changes "
         "within the mass"
     )
+    return rows, "" if error <= _MAX_ERROR else problem
 
 
 def chains_from(
@@ -302,7 +308,7 @@ def chains_from(
     return run_chains(random, target, state, precision, data, progress_bar(0, wanted=False), TRANSITIONS, 2)
 
 
-def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Draws) -> Diagnostics:
+def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Any) -> Diagnostics:
     """The diagnostics with the particles' means and standard deviations beside those of the draws of chains.
 
     The stated errors are the difference and the chains' standard error in quadrature.

@@ -5,12 +5,12 @@ Each of two rounds of warm-up adapts the step size and then estimates the metric
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from ...core.interrupt import interruptible
 from ...core.messages import Notice
@@ -22,7 +22,7 @@ from ...targets.target import BoundTarget
 from ..diagnostics import Mixing, measure_mixing
 from ..judge import MAX_CHAIN_ERROR, MAX_DRIFT
 from .evaluation import DENSE_DIMENSIONS, Cloud
-from .properness import is_running_away, no_mass_kept, quartile_range
+from .properness import is_running_away, no_mass_kept
 from .randomness import transition_noise
 from .whitening import Whitening, eigh
 
@@ -38,28 +38,18 @@ _NOTICE = "Ctrl-C: the run ends after this round, with the draws so far. A secon
 _MAX_NUMBERS = 40_000_000  # in the points of the draws that stay in memory; of more, every 2nd, 5th or 10th stays
 
 
-class Draws(NamedTuple):
-    """The draws of the chains, with axes (transition, chain, …): JAX arrays in a round, NumPy arrays on the host."""
-
-    points: Any
-    log_densities: Any
-    scores: Any
-    acceptance: Any
-    leaps: Any
-    outside: Any
-    step_size: Any
-
-
 @dataclass(frozen=True)
 class Chains:
     """The draws of the chains, and how the chains ended."""
 
-    rounds: Draws
-    """The draws of all rounds, those of the warm-up included."""
-    draws: Draws
-    """Those at the end that enter the estimates."""
+    states: Any
+    """The states in all rounds: a `ChainState` of NumPy arrays with axes (transition, chain, …)."""
+    draws: Any
+    """The last of these, after warm-up, which enter the estimates."""
+    step_sizes: np.ndarray
+    """The step size in each of the states."""
     num_transitions: int
-    """The number of transitions in all rounds, of which every k-th may be among the draws."""
+    """In all rounds. Where the states are many, there is one for every second, fifth or tenth transition."""
     sampler: Hamiltonian
     whitening: Whitening
     """The sampler's metric, on the host."""
@@ -68,7 +58,7 @@ class Chains:
     stopped: bool
     """Whether Ctrl-C ended them."""
     problem: Notice | None
-    """Whether they diverged to infinity."""
+    """How they diverged to infinity; `None` where they did not."""
     cost: Cost
 
 
@@ -78,28 +68,22 @@ def chains_at(cloud: Cloud, number: int) -> ChainState:
     Where the density is not finite at a point, its chains start at others.
     """
     finite = np.isfinite(cloud.log_densities) & np.isfinite(cloud.scores).all(axis=1)
-    if not finite.any():
-        raise ValueError("`start` leads to where the log density or its gradient is not finite. Start elsewhere.")
     indices, others = np.arange(len(finite)), np.flatnonzero(finite)
     rows = np.resize(np.where(finite, indices, others[indices % len(others)]), number)
-    floating = map(_on_device, (*(array[rows] for array in cloud), np.zeros(number)))
-    return ChainState(*floating, *jax.device_put([np.int32(0), np.int32(0)]))
-
-
-def _on_device(array: Any) -> Array:
-    return jax.device_put(np.asarray(array, jnp.result_type(float)))
+    arrays = (*(array[rows] for array in cloud), np.zeros(number), np.int32(0), np.int32(0))
+    return ChainState(*jax.device_put(arrays))
 
 
 def compile_round_ahead(target: BoundTarget, n: int, data: Batch) -> None:
     """Compile the program of a round of n chains in a thread, beside the search for the nearest Gaussian."""
     d = target.space.layout.size
     precision = np.eye(d) if d <= DENSE_DIMENSIONS else np.ones(d)
-    rate = _on_device(0.0)
-    sampler = Hamiltonian(Whitening.of_precision(precision).metric(), _on_device(1.0))
+    one = jax.device_put(np.float64(1))
+    sampler = Hamiltonian(Whitening.of_precision(precision).metric(), one)
     state = chains_at(Cloud(np.zeros((1, d)), np.zeros(1), np.zeros((1, d))), n)
-    noise = transition_noise(np.random.default_rng(0), sampler, 1, n, d, rate.dtype)
+    noise = transition_noise(np.random.default_rng(0), sampler, 1, n, d, one.dtype)
     shapes: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((ROUND, *leaf.shape[1:]), leaf.dtype), noise)
-    one_round.compile_ahead(shapes, target, sampler, state, data, rate)
+    one_round.compile_ahead(shapes, target, sampler, state, data, one)
 
 
 def run_chains(
@@ -122,24 +106,26 @@ def run_chains(
     numbers = n * d * transitions * max_rounds
     thinning = next((k for k in (1, 2, 5) if numbers <= k * _MAX_NUMBERS), 10)
     whitening = Whitening.of_precision(precision)
-    sampler = Hamiltonian(whitening.metric(), _on_device(d**-0.25))
+    sampler = Hamiltonian(whitening.metric(), jax.device_put(np.float64(d**-0.25)))
     first, cost, problem = 0, Cost(), None
-    rounds: list[Draws] = []
+    rounds: list[Any] = []
     spreads: list[np.ndarray] = []
     with interruptible(_NOTICE) as interrupt:
         for number in range(1 - _WARM_UP, max_rounds + 1):  # rounds of warm-up have numbers below 1
             noise = transition_noise(random, sampler, transitions, n, d, dtype)
-            rate = _on_device(1.0 if number < 1 else 0.0)
-            state, step_size, draws = one_round(noise, target, sampler, state, data, rate)
-            draws = jax.tree.map(_on_host, draws)
-            rounds.append(jax.tree.map(lambda leaf: leaf[thinning - 1 :: thinning].copy(), draws))
+            rate = jax.device_put(np.float64(number < 1))
+            state, step_size, *recorded = one_round(noise, target, sampler, state, data, rate)
+            draws, step_sizes = jax.tree.map(_on_host, recorded)
+            rounds.append(jax.tree.map(lambda leaf: leaf[thinning - 1 :: thinning].copy(), (draws, step_sizes)))
             leaps = int(np.sum(draws.leaps))  # all chains take leapfrog steps, half of them jump
             cost += Cost(gradients=leaps * n + transitions * (n // 2), sequential=leaps + transitions)
-            spreads.append(quartile_range(draws.points))
+            spreads.append(np.subtract(*np.quantile(draws.points, [0.75, 0.25], axis=(0, 1))))
             bar.update()
             if is_running_away(spreads):
-                densities = rounds[first].log_densities[0], draws.log_densities[-1]
-                problem = no_mass_kept(spreads, *densities, target.space.layout.coordinate_name)
+                problem = no_mass_kept(
+                    spreads, rounds[first][0].log_densities[0], draws.log_densities[-1],
+                    target.space.layout.coordinate_name,
+                )  # fmt: skip
                 break
             if number < 1:
                 whitening = estimate_metric(draws.points, precision)
@@ -149,18 +135,18 @@ def run_chains(
             # Stopping at intermediate checks is biased towards rounds that under-sample the tails.
             if number < 2 or _ROUNDS_BEFORE_HALVING < number < max_rounds:
                 continue
-            mixing = measure_mixing(np.concatenate([each.points for each in rounds[first:]]))
+            mixing = measure_mixing(np.concatenate([draws.points for draws, _ in rounds[first:]]))
             if _have_settled(mixing):
                 break
             if number == _ROUNDS_BEFORE_HALVING:  # drop the draws of long steps, which hardly reached narrow regions
-                step_size = _on_device(np.asarray(sampler.step_size) / 2)
+                step_size = jax.device_put(np.asarray(sampler.step_size) / 2)
                 sampler, first = replace(sampler, step_size=step_size), len(rounds)
             elif number > _ROUNDS_BEFORE_HALVING and mixing.drift.max() > MAX_DRIFT:  # the first half is still warm-up
                 first = (first + len(rounds)) // 2
-    everything = jax.tree.map(lambda *leaves: np.concatenate(leaves), *rounds)
-    start = first * (transitions // thinning)
+    states, step_sizes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *rounds)
+    draws = jax.tree.map(lambda leaf: leaf[first * (transitions // thinning) :], states)
     return Chains(
-        everything, jax.tree.map(lambda leaf: leaf[start:], everything), len(rounds) * transitions, sampler, whitening,
+        states, draws, step_sizes, len(rounds) * transitions, sampler, whitening,
         len(rounds) > _WARM_UP + _ROUNDS_BEFORE_HALVING, interrupt.requested, problem, cost,
     )  # fmt: skip
 
@@ -179,24 +165,28 @@ def _have_settled(mixing: Mixing) -> bool:
 @compiled
 def one_round(
     noise: Noise, target: BoundTarget, sampler: Hamiltonian, state: ChainState, batch: Batch, rate: Scalar
-) -> tuple[ChainState, Scalar, Draws]:
+) -> tuple[ChainState, Scalar, ChainState, Float[Array, " t"]]:
     """One transition for each entry of `noise`; the step size adapts to the acceptance at `rate`, 0 to keep it.
 
     Warm-up and sampling share this program, because for most targets compiling takes longer than running.
+
+    Returns:
+        The last state, the next step size, and all states and step sizes along a leading axis.
     """
 
-    def advance(carry: tuple[ChainState, Scalar], numbered: tuple[Noise, Array]) -> tuple[Any, Draws]:
+    def advance(carry: tuple[ChainState, Scalar], numbered: tuple[Noise, Array]) -> tuple[Any, Any]:
         state, log_step = carry
         noise, count = numbered
         step = jnp.exp(log_step)
         state = replace(sampler, step_size=step).transition(noise, state, target, batch)
         gain = rate * 10 / (10 + count).astype(log_step.dtype)  # large changes first, then smaller ones
         log_step = log_step + gain * (jnp.mean(state.acceptance) - _ACCEPTANCE)
-        return (state, jnp.maximum(log_step, math.log(_MIN_STEP))), Draws(*state, step)
+        return (state, jnp.maximum(log_step, math.log(_MIN_STEP))), (state, step)
 
     numbered = noise, jnp.arange(noise.length.shape[0])
-    (state, log_step), draws = jax.lax.scan(advance, (state, jnp.log(cast_like(sampler.step_size, rate))), numbered)
-    return state, jnp.exp(log_step), draws
+    carry = state, jnp.log(cast_like(sampler.step_size, rate))
+    (state, log_step), (states, step_sizes) = jax.lax.scan(advance, carry, numbered)
+    return state, jnp.exp(log_step), states, step_sizes
 
 
 def estimate_metric(points: np.ndarray, precision: np.ndarray) -> Whitening:

@@ -66,9 +66,9 @@ class Evaluator:
         return Cloud(points, values, scores), curvature
 
 
+@np.errstate(over="ignore")
 def _on_device(points: np.ndarray) -> Points:
-    with np.errstate(over="ignore"):
-        return jax.device_put(points.astype(jnp.result_type(float)))
+    return jax.device_put(points.astype(jnp.result_type(float)))
 
 
 @compiled

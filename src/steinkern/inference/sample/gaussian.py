@@ -2,7 +2,7 @@
 
 The Gaussian N(m, P⁻¹) of least Kullback-Leibler divergence KL(N ‖ p) satisfies E[∇log p] = 0 and P = E[−∇²log p], with
 expectations under the Gaussian itself. It is also the fixed point of SVGD with the kernel 1 + xᵀy. Unlike a mode, which
-may not exist or may be far from the mass (the density of a centred hierarchy is largest at width 0), it covers mass.
+may not exist or may be far from the mass (the density of a centered hierarchy is largest at width 0), it covers mass.
 
 The search runs on the host in NumPy, because compiling it would take longer than running it.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .evaluation import CLOUDS, DENSE_DIMENSIONS, Cloud, Evaluator
+from .evaluation import CLOUDS, Cloud, Evaluator
 from .whitening import Whitening, eigh
 
 _MAX_ROUNDS = 100
@@ -45,8 +45,9 @@ class Gaussian(NamedTuple):
         return self.mean + self.whitening.unwhiten(np.asarray(noise))
 
 
+@np.errstate(all="ignore")  # overflow gives numbers that are not finite, which are checked for
 def nearest_gaussian(
-    evaluator: Evaluator, start: np.ndarray, precision: np.ndarray | None = None, max_rounds: int = _MAX_ROUNDS
+    evaluator: Evaluator, start: np.ndarray, precisions: Sequence[np.ndarray], max_rounds: int = _MAX_ROUNDS
 ) -> tuple[Gaussian, Cloud]:
     """Search for the Gaussian nearest to the target; returns it and the target at a cloud of its points.
 
@@ -59,18 +60,15 @@ def nearest_gaussian(
     Args:
         evaluator: evaluates the target; its noise is fixed, so that every round improves the same function.
         start: a point at which the log density is finite, in unconstrained coordinates.
-        precision: the initial precision; by default that of the curvature at the start, multiplied by the power of 4
-            with the highest evidence lower bound.
+        precisions: of which the one with the highest evidence lower bound is the initial precision.
         max_rounds: the most rounds.
     """
-    with np.errstate(all="ignore"):  # overflow gives numbers that are not finite, which are checked for
-        precisions = _first_precisions(evaluator, start) if precision is None else [precision]
-        bounds = bounds_of(evaluator, np.resize(start, (len(precisions), len(start))), precisions)
-        best = int(np.argmax(bounds))
-        now = Gaussian(start, precisions[best], float(bounds[best]), 0, False, False)
-        while not now.settled and now.rounds < max_rounds:
-            cloud, curvature = evaluator.derivatives(now.cloud(evaluator.noise))
-            now = _improve(evaluator, now, cloud, curvature)
+    bounds = bounds_of(evaluator, np.resize(start, (len(precisions), len(start))), precisions)
+    best = int(np.argmax(bounds))
+    now = Gaussian(start, precisions[best], float(bounds[best]), 0, False, False)
+    while not now.settled and now.rounds < max_rounds:
+        cloud, curvature = evaluator.derivatives(now.cloud(evaluator.noise))
+        now = _improve(evaluator, now, cloud, curvature)
     return now, cloud
 
 
@@ -100,7 +98,7 @@ def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.nd
     )
 
 
-def bounds_of(evaluator: Evaluator, means: np.ndarray, precisions: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+def bounds_of(evaluator: Evaluator, means: np.ndarray, precisions: Sequence[np.ndarray]) -> np.ndarray:
     """The evidence lower bounds of several Gaussians; −∞ in place of those that are not finite."""
     whitenings = [Whitening.of_precision(precision) for precision in precisions]
     steps = np.stack([whitening.unwhiten(evaluator.noise) for whitening in whitenings])
@@ -110,20 +108,24 @@ def bounds_of(evaluator: Evaluator, means: np.ndarray, precisions: Sequence[np.n
     return np.where(np.isfinite(bounds), bounds, -np.inf)
 
 
-def _first_precisions(evaluator: Evaluator, start: np.ndarray) -> np.ndarray:
-    """|−∇²log p| at the start, 1 along coordinates where it is zero or not finite, times powers of 4."""
-    scales = 4.0 ** np.arange(_NUM_SCALES)
-    if len(start) > DENSE_DIMENSIONS:
-        return scales[:, None] * np.ones_like(start)
-    _, hessian = evaluator.derivatives(np.broadcast_to(start, evaluator.noise.shape))
-    diagonal = np.abs(np.diagonal(hessian))
+@np.errstate(all="ignore")
+def first_precisions(curvature: np.ndarray) -> list[np.ndarray]:
+    """The absolute curvature at a point, 1 along coordinates where it is zero or not finite, times powers of 4.
+
+    A diagonal, of more than `DENSE_DIMENSIONS`, is 1.
+    """
+    factors = 4.0 ** np.arange(_NUM_SCALES)
+    if curvature.ndim == 1:
+        return [factor * np.ones_like(curvature) for factor in factors]
+    diagonal = np.abs(np.diagonal(curvature))
     scale = np.sqrt(np.where(np.isfinite(diagonal) & (diagonal > 0), diagonal, 1))
-    relative = hessian / np.outer(scale, scale)
+    relative = curvature / np.outer(scale, scale)
     if not (np.isfinite(relative).all() and relative.any()):
-        relative = np.eye(len(start))
+        relative = np.eye(len(curvature))
     values, vectors = eigh((relative + relative.T) / 2)
     values = np.maximum(np.abs(values), np.finfo(np.float64).eps ** 0.5)
-    return scales[:, None, None] * ((vectors * values) @ vectors.T * np.outer(scale, scale))
+    precision = (vectors * values) @ vectors.T * np.outer(scale, scale)
+    return [factor * precision for factor in factors]
 
 
 def _wanted_precision(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray, float]:

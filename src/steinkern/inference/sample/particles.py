@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ...core.programs import compiled_quickly
 from ...core.types import Batch, Points, PyTree
-from ...results.outcome import Cost, Diagnostics, History
+from ...results.outcome import Diagnostics, History
 from ...targets.target import BoundTarget
 from ..diagnostics import chain_numbers, distance_along_directions, stein_numbers
 from ..judge import MAX_CHAIN_ERROR
@@ -31,16 +31,11 @@ class Placement(NamedTuple):
     log_densities: np.ndarray
     scores: np.ndarray
     """∇log p at the points."""
-    white: np.ndarray
-    """The points in whitened coordinates, in which the covariance of the draws is nearly the identity."""
-    held_out: np.ndarray
-    """Draws that were not used to compute the particles, in whitened coordinates."""
     estimates: Estimates
     """The estimated moments, which the particles match."""
     outside: int
     """The number of particles replaced by draws, because the density is not finite at their support points."""
     history: History
-    cost: Cost
 
 
 def place_particles(
@@ -58,32 +53,27 @@ def place_particles(
         num_particles: the number of particles.
     """
     draws, whitening = chains.draws, chains.whitening
-    transitions, n, d = draws.points.shape
-    smooth = draws.outside.sum() <= _EDGE * transitions * (n // 2)  # half of the chains jump
-    estimates = moments_by_stein(draws.points, draws.scores, whitening, smooth)
-    halves = draws.points[:, : n // 2], draws.points[:, n // 2 :]
-    used, held_out = (whitening.whiten(half.reshape(-1, d) - estimates.center) for half in halves)
+    half = draws.points.shape[1] // 2  # of the chains, which is also the number of jumps in a transition
+    estimates = moments_by_stein(draws.points, draws.scores, whitening, draws.outside.mean() <= _EDGE * half)
+    arrays = draws.points, draws.log_densities, draws.scores
+    states = [array[:, :half].reshape(-1, *array.shape[2:]) for array in arrays]
+    used = whitening.whiten(states[0] - estimates.center)
     white = represent(random, used, num_particles)
     if num_particles > 1:
         white = with_moments(white, estimates.mean, estimates.covariance)
-
-    def evaluate(white: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        points = jax.device_put(estimates.center + whitening.unwhiten(white))
-        values, scores = _evaluate(target, points, data)
-        return np.asarray(points), np.asarray(values), np.asarray(scores)
-
-    points, values, scores = evaluate(white)
+    on_device = jax.device_put(estimates.center + whitening.unwhiten(white))
+    points, values, scores = map(np.array, (on_device, *_evaluate(target, on_device, data)))
     outside = ~(np.isfinite(values) & np.isfinite(scores).all(axis=1))
     threshold, replaced = np.quantile(draws.log_densities, _RARE), outside
-    cost = Cost(gradients=num_particles, sequential=1)
     if num_particles <= MAX_SUPPORT_POINTS:  # more particles than these are draws already
         replaced = outside | (values < threshold)
     if replaced.any():
-        common = draws.log_densities[:, : n // 2].ravel() >= threshold
-        white, cost = nearest_draws(white, replaced, used[common]), cost + cost
-        points, values, scores = evaluate(white)
+        common = np.flatnonzero(states[1] >= threshold)
+        rows = common[nearest_draws(white[replaced], used[common])]
+        for array, source in zip((points, values, scores), states, strict=True):
+            array[replaced] = source[rows]
     particles, history = _history(target, chains, points)
-    return Placement(particles, points, values, scores, white, held_out, estimates, int(outside.sum()), history, cost)
+    return Placement(particles, points, values, scores, estimates, int(outside.sum()), history)
 
 
 @compiled_quickly
@@ -107,22 +97,22 @@ def _history(target: BoundTarget, chains: Chains, points: np.ndarray) -> tuple[P
     A record holds the chains' points, or those of successive transitions where there are more particles than chains;
     the last one holds the particles. Many particles are not recorded.
     """
-    rounds, (num_particles, d) = chains.rounds, points.shape
-    rows = np.linspace(0, len(rounds.points) - 1, min(_RECORDS, len(rounds.points))).round().astype(int)
-    records = jax.tree.map(lambda leaf: leaf[rows], rounds)
+    states, (num_particles, d) = chains.states, points.shape
+    rows = np.linspace(0, len(states.points) - 1, min(_RECORDS, len(states.points))).round().astype(int)
+    records = jax.tree.map(lambda leaf: leaf[rows], states)
     mean_score = chains.whitening.pull_scores(records.scores.mean(axis=1))
     centered = records.points - records.points.mean(axis=1, keepdims=True)
     ratio = -np.sum(centered * records.scores, axis=(1, 2)) / ((centered.shape[1] - 1) * d)
     clouds = points[None]
     recorded = len(rows) * points.size <= _MAX_RECORDED
     if recorded:
-        successive = np.arange(-(-num_particles // rounds.points.shape[1]))
-        clouds = rounds.points[np.maximum(rows[:, None] - successive, 0)].reshape(len(rows), -1, d)[:, :num_particles]
+        successive = np.arange(-(-num_particles // states.points.shape[1]))
+        clouds = states.points[np.maximum(rows[:, None] - successive, 0)].reshape(len(rows), -1, d)[:, :num_particles]
         clouds[-1] = points
     particles = constrain_points(target, clouds.astype(points.dtype))
     return jax.tree.map(lambda leaf: leaf[-1], particles), History(
-        (rows + 1) * chains.num_transitions // len(rounds.points), np.sqrt(np.mean(mean_score**2, axis=1)),
-        records.step_size, ratio, particles if recorded else None,
+        (rows + 1) * chains.num_transitions // len(states.points), np.sqrt(np.mean(mean_score**2, axis=1)),
+        chains.step_sizes[rows], ratio, particles if recorded else None,
     )  # fmt: skip
 
 
@@ -152,11 +142,13 @@ def measure(random: np.random.Generator, chains: Chains, placement: Placement) -
         diagnostics, not_checked = stein_numbers(points, placement.scores), []
     if 1 < n <= d:
         not_checked.append(f"spreads, which {n} particles in {d} dimensions cannot have")
+    held_out = draws.points[:, draws.points.shape[1] // 2 :].reshape(-1, d)
+    white = (whitening.whiten(x - estimates.center) for x in (points, held_out))
     numbers = numbers._replace(mean_errors=mean_error, sd_errors=sd_error, chain_errors=chain_errors)
     return replace(
         diagnostics,
         **numbers._asdict(),
-        distance=distance_along_directions(random, placement.white, placement.held_out),
+        distance=distance_along_directions(random, *white),
         mean_score=estimates.identity_error,
         outside=placement.outside,
         not_checked=tuple(not_checked),

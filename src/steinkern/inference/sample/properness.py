@@ -19,6 +19,7 @@ NOT_FINITE = Notice(
 )
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a search that diverges overflows
 def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) -> Notice | None:
     """Why the search for the nearest Gaussian failed; `None` where it succeeded.
 
@@ -29,8 +30,7 @@ def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) ->
     """
     mean, steps = nearest.mean, nearest.whitening.steps()
     largest = min(_MAX_SCALE, float(jnp.finfo(jnp.result_type(float)).max) ** _MAX_SCALE_POWER)
-    with np.errstate(over="ignore", invalid="ignore"):  # a search that diverges overflows
-        size = np.sqrt(np.sum(steps**2, axis=0)) + np.abs(mean - start)
+    size = np.sqrt(np.sum(steps**2, axis=0)) + np.abs(mean - start)
     if not np.isfinite(nearest.bound) and not np.any(size > largest):
         return Notice(
             "start-at-edge",
@@ -46,12 +46,6 @@ def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) ->
     return Notice("improper", text)
 
 
-def quartile_range(points: np.ndarray) -> np.ndarray:
-    """The interquartile range by coordinate of draws with axes (transition, chain, coordinate)."""
-    low, high = np.quantile(points, [0.25, 0.75], axis=(0, 1))
-    return np.asarray(high - low)
-
-
 def is_running_away(spreads: list[np.ndarray]) -> bool:
     """Whether the chains diverge to infinity, by their interquartile ranges in all rounds so far.
 
@@ -64,6 +58,7 @@ def is_running_away(spreads: list[np.ndarray]) -> bool:
     return len(last) > _DOUBLINGS and bool(np.any(doubled & (last[-1] > _GROWTH * spreads[0])))
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def no_mass_kept(
     spreads: list[np.ndarray], first: np.ndarray, last: np.ndarray, name_of: Callable[[int], str]
 ) -> Notice:
@@ -75,8 +70,7 @@ def no_mass_kept(
         last: the log densities of the last draws.
         name_of: the name of a coordinate.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        growth = np.nan_to_num(spreads[-1] / spreads[0], nan=np.inf)
+    growth = np.nan_to_num(spreads[-1] / spreads[0], nan=np.inf)
     worst = int(np.argmax(growth))
     return Notice(
         "improper",

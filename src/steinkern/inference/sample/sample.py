@@ -1,8 +1,5 @@
 """`sample`: runs the stages of the package and returns a `Result`."""
 
-import inspect
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -12,16 +9,15 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from ...core.arrays import as_concrete, as_concrete_key, as_particle
+from ...core.arrays import as_concrete, as_concrete_key
 from ...core.errors import explain_errors
 from ...core.messages import Notice
 from ...core.progress import compiling, progress_bar
-from ...core.types import Batch, Key, KeyLike, LogDensityFunction, PyTree
-from ...interop._model import model_of
+from ...core.types import Batch, KeyLike, LogDensityFunction, PyTree
 from ...results.outcome import Cost, Diagnostics, History, Status
 from ...results.result import SAMPLE_METHOD, DivergedError, Result
 from ...samplers.hamiltonian import Hamiltonian
-from ...targets.target import AbstractTarget, as_target
+from ...targets.target import AbstractTarget
 from ..arguments import as_count
 from ..judge import RunFacts, issue, judge
 from ..rounding import check_rounding, too_coarse
@@ -30,7 +26,7 @@ from .evaluation import Evaluator
 from .particles import constrain_points, measure, place_particles
 from .properness import NOT_FINITE
 from .randomness import even_noise, generators
-from .start import CHAINS, Start, bind, find_start, in_shapes
+from .start import CHAINS, Start, as_target_or_model, bind, candidate_starts, find_start, in_shapes
 
 _MAX_PARTICLES = 1_000_000  # the chains for more particles do not fit into memory
 _PARTICLES_A_CHAIN = 10  # there are more than 100 chains for more than 1,000 particles
@@ -100,7 +96,6 @@ def sample(
         "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
     }
     with progress_bar(MAX_ROUNDS + 2, wanted=progress) as bar:
-        bar.set_description_str("nearest Gaussian")
         with compiling(bar), explain_errors(*in_shapes(first, data)):
             bound, data = bind(abstract, first, data)
             evaluator = Evaluator(bound, even_noise(random[0], CHAINS, bound.space.layout.size), data)
@@ -157,11 +152,13 @@ def _run(
         return without_posterior(chains.problem, chains.draws.points[-1], cost)
     placement = place_particles(for_particles, target, data, chains, num_particles)
     points, particles = placement.points, placement.particles
-    cost += placement.cost
+    cost += Cost(gradients=num_particles, sequential=1)
     if not all(np.isfinite(leaf).all() for leaf in (points, *jax.tree.leaves(particles))):
         return without_posterior(NOT_FINITE, points, cost)
-    missed = start.other.warning(chains.draws.points) if start.other else ""
-    diagnostics = replace(measure(for_checks, chains, placement), cost=cost, missed_component=missed)
+    diagnostics = replace(
+        measure(for_checks, chains, placement), cost=cost,
+        missed_component=start.other.warning(chains.draws.points) if start.other else "",
+    )  # fmt: skip
     notices: tuple[Notice, ...] = ()
     if points.dtype == np.float32 and num_particles > 1:
         masks = jax.tree.map(lambda leaf: too_coarse(leaf, constants=False), particles)
@@ -172,45 +169,3 @@ def _run(
         converged=not chains.stopped, way_on="the result is that of the draws so far", hard=chains.hard,
         notices=notices,
     )  # fmt: skip
-
-
-def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
-    """The caller's start; without one, draws from the target's prior."""
-    if start is not None:
-        yield as_particle("start", start)
-        return
-    model = model_of(target)
-    if model is None:
-        raise ValueError(
-            "`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`, or `fit` its `particles`. A "
-            "NumPyro model that takes arguments needs `steinkern.interop.numpyro.from_model(model, ...)`."
-        )
-    yield from model.prior_draws(key)
-
-
-def as_target_or_model(target: Any) -> AbstractTarget:
-    """A target as for `fit`, or the posterior of a NumPyro model that takes no arguments; one that uses all data."""
-    if str(type(target).__module__).partition(".")[0] == "pymc":
-        raise ValueError("`target` is a model, not a log density: give `steinkern.interop.pymc.from_model(model)`.")
-    if "numpyro" in sys.modules and not isinstance(target, AbstractTarget) and _takes_nothing(target):
-        from ...interop.numpyro import from_model
-
-        target = from_model(target)
-    target = as_target(target)
-    if target.sampled_rows(None, None):
-        raise ValueError(
-            "`target` draws minibatches, and all data are needed here: leave `subsample_size` out of the model's "
-            "plates, or use `fit` with a sampler and particles."
-        )
-    return target
-
-
-def _takes_nothing(function: Any) -> bool:
-    """Whether a function has no parameters without a default; `*args` counts as one, but not in NumPyro's handlers."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    if str(type(function).__module__).partition(".")[0] == "numpyro":
-        return True
-    return all(one.default is not one.empty or one.kind is one.VAR_KEYWORD for one in parameters)

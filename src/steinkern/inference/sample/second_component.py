@@ -1,6 +1,6 @@
 """Detects mass that chains from the nearest Gaussian do not reach: a much wider or narrower component.
 
-A mixture of a narrow and a wide component around one centre has one mode, but two Gaussians that are local optima of
+A mixture of a narrow and a wide component around one center has one mode, but two Gaussians that are local optima of
 the evidence lower bound. Chains in one component do not find the other: in d dimensions a component that is k times
 narrower has a fraction k⁻ᵈ of the other's volume. The evidence lower bound of a Gaussian is close to the logarithm of
 the mass that it covers. Over Gaussians of one mean and one shape, as a function of their scale, the bound has one
@@ -20,6 +20,7 @@ _GROUP_ENDS = (12, 19, 22, 25)  # scales are evaluated in groups that end before
 _MIN_VALLEY = 1.0  # the least depth between two maxima, in nats
 _MAX_DIFFERENCE = 10.0  # a second maximum lower by more nats than this, plus a tenth of the dimension, is ignored
 _MIN_SHARE = 0.01  # the least share of the mass that is reported
+_VISITED = 0.2  # the share of the expected draws in a component at which chains have visited it
 _MAX_ROUNDS = 20  # of the search for a second Gaussian
 
 
@@ -34,8 +35,10 @@ class SecondComponent(NamedTuple):
     """The second's share of the mass of both, by their evidence lower bounds."""
 
     def warning(self, draws: np.ndarray) -> str:
-        """The warning; empty where chains with these draws have visited the second Gaussian."""
-        if has_been_visited(self, draws):
+        """The warning; empty where the draws, (transition, chain, coordinate), visited the second Gaussian."""
+        points = draws.reshape(-1, draws.shape[-1])
+        first, second = (_log_mass(gaussian, points) for gaussian in (self.first, self.second))
+        if np.mean(second > first) > _VISITED * self.share:
             return ""
         size = f"{self.ratio:.0f} times wider" if self.ratio > 1 else f"{1 / self.ratio:.0f} times narrower"
         return (
@@ -48,16 +51,20 @@ class SecondComponent(NamedTuple):
 def find_second_component(evaluator: Evaluator, nearest: Gaussian) -> SecondComponent | None:
     """Search for a second Gaussian around the mean of the nearest one, then around the point of highest density.
 
-    The second search is needed because a narrow component need not be centred at the mean.
+    The second search is needed because a narrow component need not be centered at the mean. A Gaussian with too little
+    mass, or of about the width of the first, does not count.
     """
     center, near = nearest.mean, _MAX_DIFFERENCE + 0.1 * len(nearest.mean)
     for _ in range(2):
         bounds, mode = _bounds_around(evaluator, nearest, center, near)
         scale = second_scale(bounds, near)
         if scale is not None:
-            second, _ = nearest_gaussian(evaluator, center, nearest.precision / scale**2, _MAX_ROUNDS)
-            if (component := _compare(nearest, second)) is not None:
-                return component
+            second, _ = nearest_gaussian(evaluator, center, [nearest.precision / scale**2], _MAX_ROUNDS)
+            log_volume = (nearest.whitening.log_determinant() - second.whitening.log_determinant()) / 2
+            ratio = float(np.exp(log_volume / len(center)))
+            share = float(1 / (1 + np.exp(-np.clip(second.bound - nearest.bound, -50, 50))))
+            if second.settled and share >= _MIN_SHARE and not 0.5 < ratio < 2:
+                return SecondComponent(nearest, second, ratio, share)
         center = mode
     return None
 
@@ -95,25 +102,8 @@ def second_scale(bounds: np.ndarray, near: float) -> float | None:
     valleys = [np.min(bounds[min(first, index) : max(first, index) + 1]) for index in range(len(bounds))]
     heights = np.where(np.isfinite(bounds) & (valleys < bounds - _MIN_VALLEY), bounds, -np.inf)
     second = int(np.argmax(heights))
-    is_one = np.isfinite(heights[second]) and heights[second] >= bounds[first] - near
-    return float(SCALES[second]) if is_one else None
-
-
-def _compare(first: Gaussian, second: Gaussian) -> SecondComponent | None:
-    """The second Gaussian; `None` where it has too little mass or the width of the first."""
-    d = len(first.mean)
-    ratio = float(np.exp((first.whitening.log_determinant() - second.whitening.log_determinant()) / (2 * d)))
-    share = float(1 / (1 + np.exp(-np.clip(second.bound - first.bound, -50, 50))))
-    if not second.settled or share < _MIN_SHARE or 0.5 < ratio < 2:
-        return None
-    return SecondComponent(first, second, ratio, share)
-
-
-def has_been_visited(component: SecondComponent, points: np.ndarray) -> bool:
-    """Whether at least a fifth of the expected share of the draws, (transition, chain, coordinate), lies in it."""
-    draws = points.reshape(-1, points.shape[-1])
-    first, second = (_log_mass(gaussian, draws) for gaussian in (component.first, component.second))
-    return bool(np.mean(second > first) > 0.2 * component.share)
+    high = np.isfinite(heights[second]) and heights[second] >= bounds[first] - near
+    return float(SCALES[second]) if high else None
 
 
 def _log_mass(gaussian: Gaussian, points: np.ndarray) -> np.ndarray:

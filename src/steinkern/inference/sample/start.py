@@ -1,6 +1,8 @@
 """The first stage: the Gaussian nearest to the target, from the parameters of one particle, and mass that it misses."""
 
-from collections.abc import Iterable
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -8,18 +10,61 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ...core.arrays import as_particle
 from ...core.errors import shapes
 from ...core.messages import Notice
 from ...core.programs import compiled_quickly
-from ...core.types import Batch, PyTree, Vector
-from ...targets.target import AbstractTarget, BoundTarget
+from ...core.types import Batch, Key, PyTree, Vector
+from ...interop._model import model_of
+from ...targets.target import AbstractTarget, BoundTarget, as_target
 from .evaluation import Cloud, Evaluator
-from .gaussian import Gaussian, nearest_gaussian
+from .gaussian import Gaussian, first_precisions, nearest_gaussian
 from .properness import no_mass_found
 from .second_component import SecondComponent, find_second_component
 
 CHAINS = 100
 """The number of points in a cloud, and the least number of chains."""
+
+
+def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
+    """The caller's start; without one, draws from the target's prior."""
+    if start is not None:
+        return iter([as_particle("start", start)])
+    model = model_of(target)
+    if model is None:
+        raise ValueError(
+            "`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`, or `fit` its `particles`. A "
+            "NumPyro model that takes arguments needs `steinkern.interop.numpyro.from_model(model, ...)`."
+        )
+    return model.prior_draws(key)
+
+
+def as_target_or_model(target: Any) -> AbstractTarget:
+    """A target as for `fit`, or the posterior of a NumPyro model that takes no arguments; one that uses all data."""
+    if str(type(target).__module__).partition(".")[0] == "pymc":
+        raise ValueError("`target` is a model, not a log density: give `steinkern.interop.pymc.from_model(model)`.")
+    if "numpyro" in sys.modules and not isinstance(target, AbstractTarget) and _takes_nothing(target):
+        from ...interop.numpyro import from_model
+
+        target = from_model(target)
+    target = as_target(target)
+    if target.sampled_rows(None, None):
+        raise ValueError(
+            "`target` draws minibatches, and all data are needed here: leave `subsample_size` out of the model's "
+            "plates, or use `fit` with a sampler and particles."
+        )
+    return target
+
+
+def _takes_nothing(function: Any) -> bool:
+    """Whether a function has no parameters without a default; `*args` counts as one, but not in NumPyro's handlers."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    if str(type(function).__module__).partition(".")[0] == "numpyro":
+        return True
+    return all(one.default is not one.empty or one.kind is one.VAR_KEYWORD for one in parameters)
 
 
 def bind(target: AbstractTarget, particle: PyTree, data: Batch) -> tuple[BoundTarget, Batch]:
@@ -74,7 +119,7 @@ def find_start(evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
     """
     for start in starts:
         vector = np.asarray(_unconstrain(evaluator.target, in_default_precision(start)), np.float64)
-        first, _ = evaluator.derivatives(np.broadcast_to(vector, evaluator.noise.shape))
+        first, curvature = evaluator.derivatives(np.broadcast_to(vector, evaluator.noise.shape))
         if np.isfinite(first.log_densities[0]) and np.isfinite(first.scores[0]).all():
             break
     else:
@@ -82,7 +127,7 @@ def find_start(evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
             "`start` must lie where the log density and its gradient are finite, got "
             f"{float(first.log_densities[0])} there. Start inside the support, or declare it with `support=`."
         )
-    nearest, cloud = nearest_gaussian(evaluator, vector)
+    nearest, cloud = nearest_gaussian(evaluator, vector, first_precisions(curvature))
     problem = no_mass_found(evaluator, nearest, vector)
     other = None if problem else find_second_component(evaluator, nearest)
     return Start(vector, nearest, cloud, other, problem)

@@ -62,12 +62,9 @@ def with_moments(particles: np.ndarray, mean: np.ndarray, covariance: np.ndarray
     return mean + centered @ flat @ root
 
 
-def nearest_draws(particles: np.ndarray, wrong: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """The particles, with those marked by `wrong` replaced by the draws nearest to them."""
-    corrected = particles.copy()
-    for row in np.flatnonzero(wrong):
-        corrected[row] = draws[np.argmin(np.sum((draws - corrected[row]) ** 2, axis=1))]
-    return corrected
+def nearest_draws(particles: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """The index of the draw nearest to each particle."""
+    return np.array([np.argmin(np.sum((draws - particle) ** 2, axis=1)) for particle in particles])
 
 
 def _distances(x: Points, y: Float[Array, "m d"]) -> Float[Array, "n m"]:
