@@ -33,7 +33,7 @@ def bound(function, d=2):
 
 
 def nearest(target, start, noise):
-    evaluator = Evaluator(target, noise, None)
+    evaluator = Evaluator(target, jnp.asarray(start), noise, None)
     _, curvature = evaluator.derivatives(np.broadcast_to(start, noise.shape))
     return nearest_gaussian(evaluator, np.asarray(start), first_precisions(curvature))[0]
 

@@ -31,7 +31,7 @@ def search(evaluator, start):
 
 
 def nearest(target, start, noise):
-    return search(Evaluator(target, noise, None), start)
+    return search(Evaluator(target, jnp.asarray(start), noise, None), start)
 
 
 def funnel(x):
@@ -155,7 +155,7 @@ def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other():
     target = bound(two_parts(0.5, 0.0, 0.1, 2.0, d), d)
     noise = even_noise(np.random.default_rng(0), 100, d)
     for start, ratio in ((0.0, 20.0), (3.0, 0.05)):
-        look = Evaluator(target, noise, None)
+        look = Evaluator(target, np.full(d, start), noise, None)
         first = search(look, np.full(d, start))
         before = look.cost.values
         part = find_second_component(look, first)
@@ -166,7 +166,7 @@ def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other():
         assert "a second component may be missing" in part.warning(np.asarray(own))
         assert not part.warning(np.concatenate([own, part.second.cloud(noise)[None]], axis=1))
     alone = bound(lambda x: -0.5 * jnp.sum(x**2), d)
-    look = Evaluator(alone, noise, None)
+    look = Evaluator(alone, np.ones(d), noise, None)
     nearest = search(look, np.ones(d))
     evaluate, evaluated = look.log_densities, []
     look.log_densities = lambda points: evaluated.append(points) or evaluate(points)

@@ -101,9 +101,9 @@ def choose(
     first = next(starts)
     for_start, for_particles = generators(key, 2)
     with explain_errors(*in_shapes(first, data)):
-        bound, rows = bind(target, first, data)
+        bound, particle, rows = bind(target, first, data, start is not None)
         used = rows if batch_size is None else _sample_of_rows(for_start, bound, rows)
-        evaluator = Evaluator(bound, even_noise(for_start, CHAINS, bound.space.layout.size), used)
+        evaluator = Evaluator(bound, particle, even_noise(for_start, CHAINS, bound.space.layout.size), used)
         search = find_start(evaluator, chain([first], starts))
     if search.problem is not None:
         raise ValueError(search.problem.text)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...core.programs import compiled
-from ...core.types import Batch, Points, Scalar, Vector
+from ...core.types import Batch, Points, PyTree, Scalar, Vector
 from ...results.outcome import Cost
 from ...targets.target import BoundTarget
 
@@ -31,17 +31,24 @@ class Evaluator:
 
     Args:
         target: bound to its space.
+        start: the parameters of one particle, in constrained coordinates.
         noise: (n, d) standard normal noise; its signs are the probes of the diagonal in many dimensions.
         data: the full data.
     """
 
-    def __init__(self, target: BoundTarget, noise: np.ndarray, data: Batch):
-        self.target, self.noise, self.data = target, noise, data
+    def __init__(self, target: BoundTarget, start: PyTree, noise: np.ndarray, data: Batch):
+        self.target, self.start, self.noise, self.data = target, start, noise, data
         self.cost = Cost()
         n, d = noise.shape
         many, few = (jax.ShapeDtypeStruct((number, d), jnp.result_type(float)) for number in (CLOUDS * n, n))
-        log_densities.compile_ahead(target, many, data)  # in threads, side by side
+        log_densities.compile_ahead(target, start, many, data)  # in threads, side by side
         derivatives.compile_ahead(target, few, few, data)
+
+    def unconstrain(self, start: PyTree) -> np.ndarray:
+        """A start in unconstrained coordinates."""
+        n, d = self.noise.shape
+        self.start = start
+        return np.asarray(log_densities(self.target, start, _on_device(np.zeros((CLOUDS * n, d))), self.data)[0], float)
 
     def log_densities(self, points: np.ndarray) -> np.ndarray:
         """Log p at (m, d) points."""
@@ -50,7 +57,8 @@ class Evaluator:
         for first in range(0, len(points), chunk):
             rows = points[first : first + chunk]
             padded = _on_device(np.resize(rows, (chunk, d)))
-            values.append(np.asarray(log_densities(self.target, padded, self.data), np.float64)[: len(rows)])
+            _, log_p = log_densities(self.target, self.start, padded, self.data)
+            values.append(np.asarray(log_p, np.float64)[: len(rows)])
             self.cost += Cost(values=len(rows), sequential=1)
         return np.concatenate(values)
 
@@ -72,9 +80,11 @@ def _on_device(points: np.ndarray) -> Points:
 
 
 @compiled
-def log_densities(target: BoundTarget, points: Float[Array, "m d"], batch: Batch) -> Float[Array, " m"]:
-    """Log p at the points."""
-    return target.log_densities(points, batch)
+def log_densities(
+    target: BoundTarget, start: PyTree, points: Float[Array, "m d"], batch: Batch
+) -> tuple[Vector, Float[Array, " m"]]:
+    """The start in unconstrained coordinates, which spares another program, and log p at the points."""
+    return target.space.unconstrain(start), target.log_densities(points, batch)
 
 
 @compiled

@@ -1,7 +1,7 @@
 """The third stage: particles with the moments of the chains, their diagnostics, and the history of the chains."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ...core.programs import compiled_quickly
 from ...core.types import Batch, Points, PyTree
-from ...results.outcome import Diagnostics, History
+from ...results.outcome import Cost, Diagnostics, History
 from ...targets.target import BoundTarget
 from ..diagnostics import chain_numbers, distance_along_directions, stein_numbers
 from ..judge import MAX_CHAIN_ERROR
@@ -36,6 +36,7 @@ class Placement(NamedTuple):
     outside: int
     """The number of particles replaced by draws, because the density is not finite at their support points."""
     history: History
+    cost: Cost
 
 
 def place_particles(
@@ -55,65 +56,71 @@ def place_particles(
     draws, whitening = chains.draws, chains.whitening
     half = draws.points.shape[1] // 2  # of the chains, which is also the number of jumps in a transition
     estimates = moments_by_stein(draws.points, draws.scores, whitening, draws.outside.mean() <= _EDGE * half)
-    arrays = draws.points, draws.log_densities, draws.scores
-    states = [array[:, :half].reshape(-1, *array.shape[2:]) for array in arrays]
-    used = whitening.whiten(states[0] - estimates.center)
+    candidates = draws.points[:, :half].reshape(-1, draws.points.shape[-1])
+    used = whitening.whiten(candidates - estimates.center)
     white = represent(random, used, num_particles)
     if num_particles > 1:
         white = with_moments(white, estimates.mean, estimates.covariance)
-    on_device = jax.device_put(estimates.center + whitening.unwhiten(white))
-    points, values, scores = map(np.array, (on_device, *_evaluate(target, on_device, data)))
+    rows, clouds = _recorded(chains, num_particles)
+    clouds[-1] = estimates.center + whitening.unwhiten(white)
+    values, scores, particles = _examine(target, clouds, data)
     outside = ~(np.isfinite(values) & np.isfinite(scores).all(axis=1))
+    cost = Cost(gradients=num_particles, sequential=1)
     threshold, replaced = np.quantile(draws.log_densities, _RARE), outside
     if num_particles <= MAX_SUPPORT_POINTS:  # more particles than these are draws already
         replaced = outside | (values < threshold)
     if replaced.any():
-        common = np.flatnonzero(states[1] >= threshold)
-        rows = common[nearest_draws(white[replaced], used[common])]
-        for array, source in zip((points, values, scores), states, strict=True):
-            array[replaced] = source[rows]
-    particles, history = _history(target, chains, points)
-    return Placement(particles, points, values, scores, estimates, int(outside.sum()), history)
+        common = np.flatnonzero(draws.log_densities[:, :half].ravel() >= threshold)
+        clouds[-1, replaced] = candidates[common[nearest_draws(white[replaced], used[common])]]
+        (values, scores, particles), cost = _examine(target, clouds, data), cost + cost
+    records = jax.tree.map(lambda leaf: leaf[rows], chains.states)
+    mean_score = whitening.pull_scores(records.scores.mean(axis=1))
+    centered = records.points - records.points.mean(axis=1, keepdims=True)
+    ratio = -np.sum(centered * records.scores, axis=(1, 2)) / (centered[0].size - centered.shape[-1])
+    history = History(
+        (rows + 1) * chains.num_transitions // len(chains.states.points), np.sqrt(np.mean(mean_score**2, axis=1)),
+        chains.step_sizes[rows], ratio, particles if len(clouds) == len(rows) else None,
+    )  # fmt: skip
+    particles = jax.tree.map(lambda leaf: leaf[-1], particles)
+    points = clouds[-1].astype(values.dtype)
+    return Placement(particles, points, values, scores, estimates, int(outside.sum()), history, cost)
+
+
+def _recorded(chains: Chains, num_particles: int) -> tuple[np.ndarray, np.ndarray]:
+    """The evenly spaced transitions of the history, and the chains' points there, (record, particle, coordinate).
+
+    A record holds the points of successive transitions where there are more particles than chains. Many particles are
+    not recorded: the points are then those of one transition.
+    """
+    t, n, d = chains.states.points.shape
+    rows = np.linspace(0, t - 1, min(_RECORDS, t)).round().astype(int)
+    recorded = rows if len(rows) * num_particles * d <= _MAX_RECORDED else rows[-1:]
+    successive = np.maximum(recorded[:, None] - np.arange(-(-num_particles // n)), 0)
+    return rows, chains.states.points[successive].reshape(len(recorded), -1, d)[:, :num_particles].copy()
+
+
+def _examine(target: BoundTarget, clouds: np.ndarray, data: Batch) -> tuple[np.ndarray, np.ndarray, PyTree]:
+    """Log densities and scores at the last cloud, and all clouds in constrained coordinates."""
+    values, scores, particles = jax.tree.map(np.asarray, _evaluate(target, jax.device_put(clouds), data))
+    return values, scores, particles
 
 
 @compiled_quickly
-def _evaluate(target: BoundTarget, points: Points, data: Batch) -> tuple[Float[Array, " n"], Points]:
-    return jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, data)
+def _evaluate(
+    target: BoundTarget, clouds: Float[Array, "k n d"], data: Batch
+) -> tuple[Float[Array, " n"], Points, PyTree]:
+    values, scores = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(clouds[-1], data)
+    return values, scores, jax.vmap(jax.vmap(target.space.constrain))(clouds)
 
 
-def constrain_points(target: BoundTarget, points: Any) -> PyTree:
-    """Points in constrained coordinates, (…, d)."""
+def constrain_points(target: BoundTarget, points: np.ndarray) -> PyTree:
+    """Points in constrained coordinates."""
     return jax.tree.map(np.asarray, _constrain(target, jax.device_put(points)))
 
 
 @compiled_quickly
-def _constrain(target: BoundTarget, points: Float[Array, "k n d"]) -> PyTree:
-    return jax.vmap(jax.vmap(target.space.constrain))(points)
-
-
-def _history(target: BoundTarget, chains: Chains, points: np.ndarray) -> tuple[PyTree, History]:
-    """The particles in constrained coordinates, and records of evenly spaced transitions.
-
-    A record holds the chains' points, or those of successive transitions where there are more particles than chains;
-    the last one holds the particles. Many particles are not recorded.
-    """
-    states, (num_particles, d) = chains.states, points.shape
-    rows = np.linspace(0, len(states.points) - 1, min(_RECORDS, len(states.points))).round().astype(int)
-    records = jax.tree.map(lambda leaf: leaf[rows], states)
-    mean_score = chains.whitening.pull_scores(records.scores.mean(axis=1))
-    centered = records.points - records.points.mean(axis=1, keepdims=True)
-    ratio = -np.sum(centered * records.scores, axis=(1, 2)) / ((centered.shape[1] - 1) * d)
-    clouds = points[None]
-    recorded = len(rows) * points.size <= _MAX_RECORDED
-    if recorded:
-        successive = np.arange(-(-num_particles // states.points.shape[1]))
-        clouds = states.points[np.maximum(rows[:, None] - successive, 0)].reshape(len(rows), -1, d)[:, :num_particles]
-        clouds[-1] = points
-    particles = constrain_points(target, clouds.astype(points.dtype))
-    return jax.tree.map(lambda leaf: leaf[-1], particles), History(
-        (rows + 1) * chains.num_transitions // len(states.points), np.sqrt(np.mean(mean_score**2, axis=1)),
-        chains.step_sizes[rows], ratio, particles if recorded else None,
-    )  # fmt: skip
+def _constrain(target: BoundTarget, points: Points) -> PyTree:
+    return jax.vmap(target.space.constrain)(points)
 
 
 def measure(random: np.random.Generator, chains: Chains, placement: Placement) -> Diagnostics:

@@ -97,8 +97,8 @@ def sample(
     }
     with progress_bar(MAX_ROUNDS + 2, wanted=progress) as bar:
         with compiling(bar), explain_errors(*in_shapes(first, data)):
-            bound, data = bind(abstract, first, data)
-            evaluator = Evaluator(bound, even_noise(random[0], CHAINS, bound.space.layout.size), data)
+            bound, particle, data = bind(abstract, first, data, start is not None)
+            evaluator = Evaluator(bound, particle, even_noise(random[0], CHAINS, bound.space.layout.size), data)
             compile_round_ahead(bound, _num_chains(num_particles), data)
             begin = find_start(evaluator, chain([first], starts))
         result = _run(random[1:], evaluator, begin, num_particles, settings, bar)
@@ -138,7 +138,7 @@ def _run(
             points = points.astype(jnp.result_type(float))
         diagnostics = Diagnostics(cost=cost, not_checked=("the particles (there is no posterior)",))
         empty = History(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0), None)
-        particles = jax.tree.map(lambda leaf: leaf[0], constrain_points(target, points[None]))
+        particles = constrain_points(target, points)
         sampler = Hamiltonian(start.nearest.whitening.metric(), 1.0)
         return result(points, particles, empty, diagnostics, sampler, failed=problem)
 
@@ -152,7 +152,7 @@ def _run(
         return without_posterior(chains.problem, chains.draws.points[-1], cost)
     placement = place_particles(for_particles, target, data, chains, num_particles)
     points, particles = placement.points, placement.particles
-    cost += Cost(gradients=num_particles, sequential=1)
+    cost += placement.cost
     if not all(np.isfinite(leaf).all() for leaf in (points, *jax.tree.leaves(particles))):
         return without_posterior(NOT_FINITE, points, cost)
     diagnostics = replace(

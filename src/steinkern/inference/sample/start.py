@@ -13,8 +13,7 @@ from jaxtyping import Array
 from ...core.arrays import as_particle
 from ...core.errors import shapes
 from ...core.messages import Notice
-from ...core.programs import compiled_quickly
-from ...core.types import Batch, Key, PyTree, Vector
+from ...core.types import Batch, Key, PyTree
 from ...interop._model import model_of
 from ...targets.target import AbstractTarget, BoundTarget, as_target
 from .evaluation import Cloud, Evaluator
@@ -67,12 +66,16 @@ def _takes_nothing(function: Any) -> bool:
     return all(one.default is not one.empty or one.kind is one.VAR_KEYWORD for one in parameters)
 
 
-def bind(target: AbstractTarget, particle: PyTree, data: Batch) -> tuple[BoundTarget, Batch]:
-    """The target bound to the space of one particle, and the data, in JAX's default precision."""
+def bind(target: AbstractTarget, particle: PyTree, data: Batch, check: bool) -> tuple[BoundTarget, PyTree, Batch]:
+    """The target bound to the space of one particle; the particle and the data in JAX's default precision.
+
+    With `check`, a particle outside of its support is an error that names `start`; draws from a prior are inside.
+    """
     particle = in_default_precision(particle)
     bound = target.bind(particle)
-    bound.space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
-    return bound, in_default_precision(data)
+    if check:
+        bound.space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
+    return bound, particle, in_default_precision(data)
 
 
 def in_default_precision(tree: PyTree) -> PyTree:
@@ -118,7 +121,7 @@ def find_start(evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
         ValueError: the log density or its gradient is not finite at any of the starts.
     """
     for start in starts:
-        vector = np.asarray(_unconstrain(evaluator.target, in_default_precision(start)), np.float64)
+        vector = evaluator.unconstrain(in_default_precision(start))
         first, curvature = evaluator.derivatives(np.broadcast_to(vector, evaluator.noise.shape))
         if np.isfinite(first.log_densities[0]) and np.isfinite(first.scores[0]).all():
             break
@@ -131,8 +134,3 @@ def find_start(evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
     problem = no_mass_found(evaluator, nearest, vector)
     other = None if problem else find_second_component(evaluator, nearest)
     return Start(vector, nearest, cloud, other, problem)
-
-
-@compiled_quickly
-def _unconstrain(target: BoundTarget, start: PyTree) -> Vector:
-    return target.space.unconstrain(start)
