@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.inference.default import compare, run_chains
-from steinkern.inference.sample.chains import Draws
-from steinkern.inference.sample.whitening import Whitening
-from steinkern.samplers.auto import MAX_STEP, MIN_STEP, AutoSVGDState, _next_log_step
+from steinkern.inference.default import chains_from, compare
+from steinkern.linalg.metrics import DenseMetric
+from steinkern.samplers.auto import MAX_STEP, MIN_STEP, AutoSVGD, AutoSVGDState, _next_log_step
+from steinkern.samplers.hamiltonian import ChainState
 from steinkern.targets.centered import center_posterior
 from tests.helpers.judged import judged
 
@@ -99,7 +99,7 @@ def test_a_centered_posterior_is_unbiased_and_quiet_near_its_center():
     def total(x):
         return jnp.sum(plain.log_examples(x, data))
 
-    centered = center_posterior(target, center, jax.grad(total)(center), jax.hessian(total)(center))
+    centered = center_posterior(target, center, jax.grad(total)(center), jax.hessian(total)(center)).bind(center)
     points = center[None] + jnp.array([[0.0, 0.0], [0.1, -0.1], [0.5, 0.3]])
     batches = [jax.tree.map(lambda leaf, i=i: leaf[i : i + 6], data) for i in range(0, 60, 6)]
     by_batch, noisy = (np.stack([each.scores(points, batch) for batch in batches]) for each in (centered, plain))
@@ -112,7 +112,7 @@ def draws_at(points):
     """Draws of chains that were at these points, axes (transition, chain, coordinate), and accepted every move."""
     t, n, _ = points.shape
     ones = np.ones((t, n))
-    return Draws(points, ones, -points, ones, np.ones(t, int), np.zeros(t, int), np.ones(t))
+    return ChainState(points, ones, -points, ones, np.ones(t, int), np.zeros(t, int))
 
 
 def doubts(diagnostics):
@@ -154,7 +154,7 @@ def test_chains_that_do_not_move_cannot_tell():
 REFUSED = {
     "both starts": ({"particles": np.zeros((4, 2)), "start": np.zeros(2)}, "`particles` and `start`"),
     "a number of given particles": ({"particles": np.zeros((4, 2)), "num_particles": 4}, "`num_particles`"),
-    "no start": ({}, "`particles` or `start` must be given"),
+    "no start": ({}, "`start` is missing"),
     "no number of steps": ({"sampler": sk.svgd(), "particles": np.zeros((4, 2))}, "`num_steps` is missing"),
     "a mesh": ({"start": np.zeros(2), "mesh": object()}, "`mesh` needs a `sampler`"),
     "tempering": ({"start": np.zeros(2), "tempering": lambda step: 1.0}, "`tempering` needs a `sampler`"),
@@ -199,12 +199,13 @@ def test_wrong_particles_differ_from_reference_chains():
     bound = sk.LogDensity(lambda x: -0.5 * jnp.sum(x**2)).bind(np.zeros(2))
     x = np.random.default_rng(0).standard_normal((100, 2))
     particles = (x - x.mean(axis=0)) / x.std(axis=0)
+    sampler = AutoSVGD(DenseMetric.of(jnp.eye(2)), 400.0)
     for points, differs in ((particles, False), (0.5 * particles, True), (particles + 1.0, True)):
-        draws, spent = run_chains(np.random.default_rng(1), bound, points, Whitening.of_precision(np.eye(2)), None)
-        codes = [notice.code for notice in doubts(compare(sk.Diagnostics(), points, draws))]
+        chains = chains_from(np.random.default_rng(1), sampler, bound, points, None)
+        codes = [notice.code for notice in doubts(compare(sk.Diagnostics(), points, chains.draws))]
         assert ("differs-from-chains" in codes) == differs
-        assert draws.points.shape == (50, 100, 2)
-        assert spent[1] > 100 * spent[3] / 2  # a batch has the gradients of all chains, or of half of them
+        assert chains.draws.points.shape == (50, 100, 2)
+        assert chains.cost.gradients > 100 * chains.cost.sequential / 2  # a batch holds all chains or half
 
 
 @pytest.mark.thorough

@@ -11,11 +11,11 @@ import pytest
 import steinkern as sk
 from steinkern.inference.sample.control_variates import moments_by_stein
 from steinkern.inference.sample.evaluation import Evaluator
-from steinkern.inference.sample.gaussian import nearest_gaussian
+from steinkern.inference.sample.gaussian import first_precisions, nearest_gaussian
 from steinkern.inference.sample.properness import is_running_away
 from steinkern.inference.sample.randomness import even_noise
-from steinkern.inference.sample.second_component import find_second_component, has_been_visited, second_scale
-from steinkern.linalg.metrics import DenseMetric
+from steinkern.inference.sample.second_component import find_second_component, second_scale
+from steinkern.inference.sample.whitening import Whitening
 from tests.helpers import calibration
 
 pytestmark = pytest.mark.thorough
@@ -25,12 +25,13 @@ def bound(function, d=2):
     return sk.LogDensity(function).bind(jnp.zeros(d))
 
 
-def evaluator(target, start, noise):
-    return Evaluator(target, jnp.asarray(start), noise, None)
+def search(evaluator, start):
+    _, curvature = evaluator.derivatives(np.broadcast_to(start, evaluator.noise.shape))
+    return nearest_gaussian(evaluator, np.asarray(start), first_precisions(curvature))[0]
 
 
 def nearest(target, start, noise):
-    return nearest_gaussian(evaluator(target, start, noise), np.asarray(start))[0]
+    return search(Evaluator(target, jnp.asarray(start), noise, None), start)
 
 
 def funnel(x):
@@ -154,19 +155,19 @@ def test_mass_in_a_wider_or_a_narrower_part_is_found_from_the_other():
     target = bound(two_parts(0.5, 0.0, 0.1, 2.0, d), d)
     noise = even_noise(np.random.default_rng(0), 100, d)
     for start, ratio in ((0.0, 20.0), (3.0, 0.05)):
-        look = evaluator(target, np.full(d, start), noise)
-        first, _ = nearest_gaussian(look, np.full(d, start))
-        before = look.spent.copy()
+        look = Evaluator(target, np.full(d, start), noise, None)
+        first = search(look, np.full(d, start))
+        before = look.cost.values
         part = find_second_component(look, first)
         assert part.ratio == pytest.approx(ratio, rel=0.05)
         assert part.share == pytest.approx(0.5, abs=0.05)
-        assert (look.spent - before)[0] >= 3300
+        assert look.cost.values - before >= 3300
         own = first.cloud(noise)[None]
-        assert not has_been_visited(part, np.asarray(own))
-        assert has_been_visited(part, np.concatenate([own, part.second.cloud(noise)[None]], axis=1))
+        assert "a second component may be missing" in part.warning(np.asarray(own))
+        assert not part.warning(np.concatenate([own, part.second.cloud(noise)[None]], axis=1))
     alone = bound(lambda x: -0.5 * jnp.sum(x**2), d)
-    look = evaluator(alone, np.ones(d), noise)
-    nearest = nearest_gaussian(look, np.ones(d))[0]
+    look = Evaluator(alone, np.ones(d), noise, None)
+    nearest = search(look, np.ones(d))
     evaluate, evaluated = look.log_densities, []
     look.log_densities = lambda points: evaluated.append(points) or evaluate(points)
     assert find_second_component(look, nearest) is None
@@ -250,9 +251,9 @@ def cut_off(key, edge, number):
 def test_errors_are_those_of_plain_means_where_steins_identity_does_not_hold(edge, mean):
     off, stated = [], []
     for seed in range(40):
-        points = cut_off(jr.key(seed), edge, (200, 100))
-        found = moments_by_stein(points, -points, DenseMetric.of(jnp.ones((1, 1))))
-        off.append(float((found.centre + found.mean)[0]) - mean)
+        points = np.asarray(cut_off(jr.key(seed), edge, (200, 100)))
+        found = moments_by_stein(points, -points, Whitening.of_precision(np.ones((1, 1))))
+        off.append(float((found.center + found.mean)[0]) - mean)
         stated.append(float(found.mean_error[0]))
     if edge == -30.0:
         assert max(stated) < 1e-6  # Stein's identity leaves no noise on a Gaussian

@@ -19,34 +19,40 @@ from ..core.arrays import as_concrete, as_concrete_key
 from ..core.errors import explain_errors
 from ..core.particles import check_particles
 from ..core.programs import compiled
+from ..core.progress import progress_bar
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, Vector
-from ..interop._model import model_of
 from ..results.outcome import Cost, Diagnostics
 from ..results.result import Result
 from ..samplers.auto import AutoSVGD
-from ..samplers.hamiltonian import Hamiltonian
 from ..samplers.sampler import AbstractSampler
 from ..targets.centered import CenteredPosterior, center_posterior
 from ..targets.checks import batch_length
 from ..targets.target import AbstractTarget, BoundTarget, Posterior
 from .arguments import as_count
 from .diagnostics import chain_numbers, evenly_spaced
-from .loop import LoopState, Run, evaluate, first_loop
-from .sample.chains import Draws, estimate_metric, join, one_round
+from .loop import LoopState, Run, evaluate
+from .sample.chains import Chains, chains_at, run_chains
+from .sample.evaluation import DENSE_DIMENSIONS, Cloud, Evaluator
 from .sample.gaussian import Gaussian
-from .sample.randomness import even_noise, generators, transition_noise
-from .sample.sample import as_target_or_model, candidate_starts
-from .sample.second_component import SecondComponent, has_been_visited
-from .sample.start import bind, find_start, in_shapes
+from .sample.randomness import even_noise, generators
+from .sample.second_component import SecondComponent
+from .sample.start import (
+    CHAINS,
+    as_target_or_model,
+    bind,
+    candidate_starts,
+    find_start,
+    in_default_precision,
+    in_shapes,
+)
 from .sample.whitening import Whitening, eigh
 
 PARTICLES = 100
 STEPS, MAX_EPOCHS = 400, 8
 """The most steps, and with minibatches the most passes over the data in them; most runs converge before."""
-CHAINS, TRANSITIONS = 100, 25
-"""Reference chains, and their transitions a round: two rounds adapt step size and metric, two are compared."""
-MAX_NUMBERS = 20_000_000  # of the draws of reference chains; more would take too much memory
-MAX_DIMENSIONS = 200  # of minibatches, whose centering takes the Hessian on all rows
+TRANSITIONS = 25
+"""Of the 100 reference chains, in a round: two rounds adapt step size and metric, two are compared."""
+MAX_CHAIN_DIMENSIONS = 4000  # of reference chains, whose draws in more dimensions take too much memory
 ROWS = 500  # the least number of rows in the sample of the first Gaussian; 20 a coordinate where that is more
 _CHAIN_EPOCHS, _CHAIN_BATCHES, _MIN_ROWS = 3.0, 700, 32  # of reference chains, which need about 700 batches
 _MAX_ERROR = 0.1  # standard deviation, over the particles, of the error of a log density on a sample of the rows
@@ -67,17 +73,15 @@ class Choice(NamedTuple):
     """Whether the particles are to be compared with reference chains: the sampler is `AutoSVGD`."""
     other: SecondComponent | None = None
     """Mass that particles from the nearest Gaussian do not reach."""
-    spent: np.ndarray = np.zeros(4, int)
-    """Values, gradients, Hessians and batches of them, up to the first step."""
-    epochs: float = 0.0
-    """With minibatches: passes over the data up to the first step."""
+    cost: Cost = Cost()
+    """Up to the first step."""
 
 
 def choose(
     key: KeyLike, target: AbstractTarget | LogDensityFunction, sampler: AbstractSampler | None, particles: PyTree,
     data: Batch, start: PyTree, num_particles: int | None, num_steps: int | None, batch_size: int | None,
 ) -> Choice:  # fmt: skip
-    """Choose what a call of `fit` leaves open: particles, a sampler, a number of steps. The arguments are its own.
+    """Choose what a call of `fit` leaves open: particles, a sampler, a number of steps. The arguments are those of it.
 
     Raises:
         ValueError: the density has no finite mass that can be found, or the target draws minibatches itself.
@@ -86,13 +90,6 @@ def choose(
     compares = sampler is None
     if sampler is None and isinstance(particles, Result) and isinstance(particles.sampler, AutoSVGD):
         sampler = particles.sampler
-    if particles is None and start is None and model_of(target) is None:
-        raise ValueError("`particles` or `start` must be given: particles, or one particle's parameters as `start`.")
-    if target.sampled_rows(None, None):
-        raise ValueError(
-            "`target` draws minibatches, and a fit without a sampler needs all data: leave `subsample_size` out of the "
-            "model's plates, or use `fit` with a sampler and particles."
-        )
     number = as_count("num_particles", PARTICLES if num_particles is None else num_particles)
     data = as_concrete("data", data)
     target.check_data(data, batch_size)
@@ -102,43 +99,40 @@ def choose(
         return Choice(target, sampler, particles, steps, compares)
     starts = candidate_starts(key, target, start) if particles is None else _one_by_one(particles)
     first = next(starts)
-    with explain_errors(*in_shapes(first, data)):
-        bound, particle, rows = bind(target, first, data)
-        bound.space.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], particle), "start")
-    others = (bind(target, other, None)[1] for other in chain([first], starts))
     for_start, for_particles = generators(key, 2)
-    part = rows if batch_size is None else _sample_of_rows(for_start, bound, rows)
-    search = find_start(for_start, bound, others, part, 1)
+    with explain_errors(*in_shapes(first, data)):
+        bound, particle, rows = bind(target, first, data, start is not None)
+        used = rows if batch_size is None else _sample_of_rows(for_start, bound, rows)
+        evaluator = Evaluator(bound, particle, even_noise(for_start, CHAINS, bound.space.layout.size), used)
+        search = find_start(evaluator, chain([first], starts))
     if search.problem is not None:
         raise ValueError(search.problem.text)
-    nearest, spent, epochs = search.nearest, search.spent, 0.0
+    nearest, cost = search.nearest, evaluator.cost
     if batch_size is not None:
         centered, nearest, passes = center_on_rows(bound, nearest, rows)
-        epochs = float(spent[3] * batch_length(part) / batch_length(rows) + passes)
-        spent = spent + np.array([0, passes, passes, passes])
+        epochs = cost.sequential * batch_length(used) / batch_length(rows) + passes
+        cost += Cost(gradients=passes, hessians=passes, sequential=passes, epochs=epochs)
         target = centered if compares else target
     sampler = AutoSVGD(nearest.whitening.metric(), float(steps)) if sampler is None else sampler
     if particles is None:
-        particles = _draw(for_particles, sampler, bound, nearest, part, number, jax.tree.leaves(particle)[0].dtype)
-    return Choice(target, sampler, particles, steps, compares, search.other, spent, epochs)
+        particles = _draw(for_particles, sampler, bound, nearest, used, number)
+    return Choice(target, sampler, particles, steps, compares, search.other, cost)
 
 
 def _one_by_one(particles: PyTree) -> Iterator[PyTree]:
     values = particles.particles if isinstance(particles, Result) else particles
-    check_particles(values)
-    leaves = jax.tree.map(np.asarray, values)
-    for i in range(len(jax.tree.leaves(leaves)[0])):
-        yield jax.tree.map(lambda leaf, i=i: leaf[i], leaves)
+    for i in range(check_particles(values)):
+        yield jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], values)
 
 
 def _draw(
     random: np.random.Generator, sampler: AbstractSampler, target: BoundTarget, nearest: Gaussian, data: Batch,
-    number: int, dtype: Any,
+    number: int,
 ) -> PyTree:  # fmt: skip
     """Particles of the nearest Gaussian, those outside of the support moved towards its mean until they are inside."""
     points, mean = nearest.cloud(even_noise(random, number, len(nearest.mean))), nearest.mean
     for _ in range(_HALVINGS):
-        evaluation = evaluate(sampler, target, jax.device_put(points.astype(dtype)), data)
+        evaluation = evaluate(sampler, target, jax.device_put(points), data)
         good = np.isfinite(evaluation.log_densities) & np.asarray(evaluation.smooth)
         if good.all():
             return jax.tree.map(np.asarray, evaluation.particles)
@@ -154,9 +148,9 @@ def _sample_of_rows(random: np.random.Generator, target: BoundTarget, data: Batc
     d, rows = target.space.layout.size, batch_length(data)
     if not isinstance(target.target, Posterior):
         raise ValueError("`batch_size` without a sampler needs a `Posterior`, got another target.")
-    if d > MAX_DIMENSIONS:
+    if d > DENSE_DIMENSIONS:
         raise ValueError(
-            f"`batch_size` without a sampler takes at most {MAX_DIMENSIONS} coordinates, because it needs the "
+            f"`batch_size` without a sampler takes at most {DENSE_DIMENSIONS} coordinates, because it needs the "
             f"Hessian on all rows, got {d}. Give a sampler, such as `matrix_svgd('average', Fisher(...))`."
         )
     chosen = np.sort(random.choice(rows, min(rows, max(ROWS, 20 * d)), replace=False))
@@ -177,10 +171,10 @@ def center_on_rows(target: BoundTarget, nearest: Gaussian, data: Batch) -> tuple
     assert isinstance(target.target, Posterior)
     mean, precision, passes, step, length = nearest.mean, nearest.precision, 0, np.zeros(1), np.inf
     while passes < _NEWTON_STEPS and length > _CLOSE:
-        mean = mean + step
-        sums = _derivatives(target, jax.device_put(mean.astype(jnp.result_type(float))), data)
-        gradient, hessian, prior_gradient, prior_hessian = (np.asarray(part, np.float64) for part in sums)
-        curvature, passes = -(hessian + prior_hessian), passes + 1
+        mean, passes = mean + step, passes + 1
+        arrays = _derivatives(target, jax.device_put(mean), data)
+        gradient, hessian, prior_gradient, prior_hessian = (np.asarray(array, np.float64) for array in arrays)
+        curvature = -(hessian + prior_hessian)
         curvature = (curvature + curvature.T) / 2
         values, _ = eigh(curvature)
         if values[0] > 1e-10 * values[-1]:  # false for NaN
@@ -197,13 +191,13 @@ def center_on_rows(target: BoundTarget, nearest: Gaussian, data: Batch) -> tuple
 def _derivatives(target: BoundTarget, point: Vector, data: Batch) -> tuple[Any, Any, Any, Any]:
     """Gradient and Hessian of the log-likelihood of all rows, and of the prior."""
 
-    def total(vector: Vector, rows: Batch) -> Any:
-        return jnp.sum(target.log_examples(vector, rows))
+    def derivatives(function: Callable[[Vector], Any]) -> tuple[Any, Any]:
+        return jax.grad(function)(point), jax.hessian(function)(point)
 
-    def derivatives(rows: Batch) -> tuple[Any, Any]:
-        return jax.grad(total)(point, rows), jax.hessian(total)(point, rows)
+    def likelihood(rows: Batch) -> tuple[Any, Any]:
+        return derivatives(lambda vector: jnp.sum(target.log_examples(vector, rows)))
 
-    return *_sum_over_blocks(derivatives, data), jax.grad(target.log_base)(point), jax.hessian(target.log_base)(point)
+    return *_sum_over_blocks(likelihood, data), *derivatives(target.log_base)
 
 
 @compiled
@@ -241,34 +235,30 @@ def reference_chains(
         choice: of the run.
         run: the run.
         loop: its last state.
-        particles: its last particles, in their own coordinates.
+        particles: its last particles, in constrained coordinates.
         diagnostics: of the particles.
     """
-    sampler: Any = run.sampler
-    (n, d), done = loop.state.points.shape, run.steps_done(loop)
-    first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles)
-    target, particle, data = bind(run.target.target, first, run.data)
-    target = target.sharing(run.target_at(loop).shared)
-    points = np.asarray(loop.state.points).astype(jax.tree.leaves(particle)[0].dtype)
-    random, problem, rows = generators(as_concrete_key(key), 3)[2], "", data
-    spent = choice.spent + np.array([0, n * done, 0, done])
-    if CHAINS * 2 * TRANSITIONS * d > MAX_NUMBERS:
+    (n, d), steps, batch_size = loop.state.points.shape, run.steps_done(loop), run.options.batch_size
+    first = in_default_precision(jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles))
+    target, data = run.target.target.bind(first).sharing(run.target_at(loop).shared), in_default_precision(run.data)
+    points = np.asarray(loop.state.points, jnp.result_type(float))
+    random, problem, rows, share = generators(as_concrete_key(key), 3)[2], "", data, 0.0
+    cost = choice.cost + Cost(gradients=n * steps, sequential=steps)
+    if d > MAX_CHAIN_DIMENSIONS:
         problem = f"draws in {d:,} dimensions take too much memory"
-    elif run.options.batch_size is not None:
-        rows, problem = sample_for_chains(random, sampler, target, points, data)
+    elif batch_size is not None:
+        rows, problem = sample_for_chains(random, run.sampler, target, points, data)
+        share = batch_length(rows) / batch_length(data)
+        cost += Cost(epochs=1 + steps * batch_size / batch_length(data))
     if problem:
-        diagnostics = replace(diagnostics, not_checked=(*diagnostics.not_checked, f"reference chains: {problem}"))
-        evaluations = np.zeros(4, int)
-    else:
-        draws, evaluations = run_chains(random, target, points, Whitening.of(sampler.metric), rows)
-        diagnostics = compare(diagnostics, points, draws)
-        if choice.other is not None and not has_been_visited(choice.other, draws.points):
-            diagnostics = replace(diagnostics, missed_component=choice.other.in_words())
-    epochs = 0.0
-    if run.options.batch_size is not None:
-        visited = done * run.options.batch_size + evaluations[3] * batch_length(rows)
-        epochs = float(choice.epochs + 1 + visited / batch_length(data))
-    return replace(diagnostics, cost=replace(Cost(*map(int, spent + evaluations)), epochs=epochs))
+        not_checked = (*diagnostics.not_checked, f"reference chains: {problem}")
+        return replace(diagnostics, not_checked=not_checked, cost=cost)
+    chains = chains_from(random, run.sampler, target, points, rows)
+    cost += chains.cost + Cost(gradients=n, sequential=1, epochs=(chains.cost.sequential + 1) * share)
+    return replace(
+        compare(diagnostics, points, chains.draws), cost=cost,
+        missed_component=choice.other.warning(chains.draws.points) if choice.other else "",
+    )  # fmt: skip
 
 
 def sample_for_chains(
@@ -291,48 +281,34 @@ def sample_for_chains(
     rows, on_device = jax.tree.map(lambda leaf: leaf[chosen], data), jax.device_put(points)
     on_sample = np.asarray(evaluate(sampler, target, on_device, rows).log_densities, np.float64)
     error = float(np.std(on_sample - np.asarray(log_densities_on_all_rows(target, on_device, data))))
-    if error <= _MAX_ERROR:
-        return rows, ""
-    return rows, (
+    problem = (
         f"on {number} rows the log density differs by {error:.2g} from that on all rows, since its curvature changes "
         "within the mass"
     )
+    return rows, "" if error <= _MAX_ERROR else problem
 
 
-def run_chains(
-    random: np.random.Generator, target: BoundTarget, points: np.ndarray, whitening: Whitening, data: Batch
-) -> tuple[Draws, np.ndarray]:
-    """The draws of chains after two rounds of warm-up, and the values, gradients, Hessians and batches that they took.
+def chains_from(
+    random: np.random.Generator, sampler: Any, target: BoundTarget, points: np.ndarray, data: Batch
+) -> Chains:
+    """Chains from the particles: two rounds of warm-up, and two whose draws are compared.
 
     Args:
         random: draws the momenta and jumps.
+        sampler: of the run; its metric is that of the first round.
         target: bound to its space, in the precision of the points.
         points: (n, d) the particles. Every chain starts at one; of many particles, evenly spaced ones start a chain.
-        whitening: the metric of the first round.
         data: the rows.
     """
-    n, d = points.shape
-    starts = evenly_spaced(n, CHAINS) if n > CHAINS else np.resize(np.arange(n), CHAINS)
-    precision = whitening.root**2 if whitening.root.ndim == 1 else whitening.root.T @ whitening.root
-    sampler = Hamiltonian(whitening.metric(), jax.device_put(np.asarray(d**-0.25, points.dtype)))
-    state = first_loop(sampler, target, jax.device_put(points[starts]), data, jax.device_put(np.int32(0))).state
-    spent, rounds = np.array([0, CHAINS, 0, 1]), []
-    for rate in (1.0, 1.0, 0.0, 0.0):
-        noise = transition_noise(random, sampler, TRANSITIONS, CHAINS, d, points.dtype)
-        state, step, draws = one_round(
-            noise, target, sampler, state, data, jax.device_put(np.asarray(rate, points.dtype))
-        )
-        draws = draws.on_host()
-        leaps = int(np.sum(draws.leaps))
-        spent = spent + np.array([0, leaps * CHAINS + TRANSITIONS * (CHAINS // 2), 0, leaps + TRANSITIONS])
-        if rate:
-            sampler = Hamiltonian(estimate_metric(draws, precision), step)
-        else:
-            rounds.append(draws)
-    return join(rounds), spent
+    evaluation = evaluate(sampler, target, jax.device_put(points), data)
+    some, arrays = evenly_spaced(len(points), CHAINS), (points, evaluation.log_densities, evaluation.scores)
+    state = chains_at(Cloud(*(np.asarray(array)[some] for array in arrays)), CHAINS)
+    root = np.asarray(sampler.metric.root, np.float64)
+    precision = root**2 if root.ndim == 1 else root.T @ root
+    return run_chains(random, target, state, precision, data, progress_bar(0, wanted=False), TRANSITIONS, 2)
 
 
-def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Draws) -> Diagnostics:
+def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Any) -> Diagnostics:
     """The diagnostics with the particles' means and standard deviations beside those of the draws of chains.
 
     The stated errors are the difference and the chains' standard error in quadrature.

@@ -2,7 +2,8 @@
 
 import enum
 import math
-from dataclasses import dataclass, field
+import operator
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -87,6 +88,10 @@ class Cost:
     Hessian counts twice."""
     epochs: float = 0.0
     """With minibatches: passes over the data."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """The cost of both."""
+        return Cost(*map(operator.add, astuple(self), astuple(other)))
 
     def in_gradients(self, dimension: int) -> int:
         """The total cost in gradients: a Hessian counts as `dimension` gradients, a value as one."""

@@ -1,14 +1,15 @@
 """`sample`: particles of a posterior without settings to tune.
 
-The function runs four stages; `docs/sample.md` has their rules and the evidence for them.
+The function runs three stages; `docs/sample.md` has their rules and the evidence for them.
 
 1. `start`: fits the Gaussian nearest to the target (`gaussian`) by Newton's method on clouds of points, and looks for
    mass that chains started from it would not reach (`second_component`).
 2. `chains`: runs a hundred Hamiltonian chains in a common metric from draws of this Gaussian, until their means and
    standard deviations have converged.
 3. `particles`: estimates means and covariances from the draws, with control variates (`control_variates`), and computes
-   support points of the draws (`support_points`) that have these moments.
-4. `measure`: measures the particles, which `judge` then judges; `properness` detects densities without finite mass.
+   support points of the draws (`support_points`) that have these moments, and the numbers by which they are judged.
+
+`properness` detects densities without finite mass.
 
 Only the target's value and derivatives, the transitions of the chains and the support points are compiled, and run in
 JAX's default precision. All other arithmetic is NumPy's, in float64 (`whitening`, `randomness`).

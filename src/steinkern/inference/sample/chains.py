@@ -4,201 +4,156 @@ Each of two rounds of warm-up adapts the step size and then estimates the metric
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from ...core.interrupt import interruptible
+from ...core.messages import Notice
 from ...core.programs import compiled
 from ...core.types import Batch, Scalar, cast_like
-from ...linalg.metrics import AbstractMetric
-from ...results.outcome import Diagnostics
+from ...results.outcome import Cost, Diagnostics
 from ...samplers.hamiltonian import ChainState, Hamiltonian, Noise
 from ...targets.target import BoundTarget
 from ..diagnostics import measure_mixing
 from ..judge import MAX_CHAIN_ERROR, MAX_DRIFT
-from .evaluation import DENSE_DIMENSIONS
-from .properness import is_running_away, quartile_range
-from .randomness import noise_shapes, transition_noise
-from .start import Start
+from .evaluation import DENSE_DIMENSIONS, Cloud
+from .properness import is_running_away, no_mass_kept
+from .randomness import transition_noise
 from .whitening import Whitening, eigh
 
 ROUND = 50
 """The number of transitions in a round; convergence is checked after rounds."""
-_WARM_UPS = 2  # rounds
-_LEAST_ROUNDS = 2
-MOST_ROUNDS = 16
+_WARM_UP = 2  # rounds
+MAX_ROUNDS = 16
 """The most rounds after warm-up."""
-_HARD = 4  # rounds after which unconverged chains continue with half the step size, which narrow regions need
+_ROUNDS_BEFORE_HALVING = 4  # unconverged chains continue with half the step size, which narrow regions need
 _ACCEPTANCE = 0.8  # the mean acceptance to which the step size is adapted: a balance of cost and narrow regions
-_SMALLEST_STEP = 1e-4
+_MIN_STEP = 1e-4
 _NOTICE = "Ctrl-C: the run ends after this round, with the draws so far. A second one ends it at once."
-_MOST_NUMBERS = 20_000_000  # the most numbers in the kept draws
-
-
-class Draws(NamedTuple):
-    """The draws of the chains, with axes (transition, chain, …): JAX arrays in a round, NumPy arrays on the host."""
-
-    points: Any
-    log_densities: Any
-    scores: Any
-    acceptance: Any
-    leaps: Any
-    outside: Any
-    step_size: Any
-
-    def on_host(self) -> "Draws":
-        """NumPy arrays, floating-point numbers in float64: moments of many draws lose digits in float32."""
-
-        def convert(leaf: Any) -> np.ndarray:
-            return np.asarray(leaf, np.float64 if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
-
-        return jax.tree.map(convert, self)
-
-    @property
-    def jumps_outside(self) -> float:
-        """The share of jumps to points at which the log density is not finite."""
-        return float(np.sum(self.outside)) / max(1, len(self.leaps) * (self.acceptance.shape[1] // 2))
-
-    def take_every(self, number: int) -> "Draws":
-        """The draws of every `number`-th transition."""
-        return self._replace(
-            **{name: getattr(self, name)[number - 1 :: number] for name in ("points", "log_densities", "scores")}
-        )
-
-
-class Lines(NamedTuple):
-    """The diagnostics of a round's transitions for the history."""
-
-    points: np.ndarray
-    """Empty where the points of all transitions would take too much memory."""
-    acceptance: np.ndarray
-    leaps: np.ndarray
-    mean_score: np.ndarray
-    """Root mean square, over whitened coordinates, of the mean score of the chains."""
-    step_size: np.ndarray
-    stein_ratio: np.ndarray
-
-    @classmethod
-    def of(cls, draws: Draws, metric: AbstractMetric, with_points: bool) -> "Lines":
-        """The diagnostics of these draws, which are NumPy arrays."""
-        points, scores = draws.points, draws.scores
-        n, d = points.shape[1:]
-        means = Whitening.of(metric).pull_scores(scores.mean(axis=1))
-        centered = points - points.mean(axis=1, keepdims=True)
-        ratio = -np.sum(centered * scores, axis=(1, 2)) / ((n - 1) * d)
-        kept = points if with_points else points[:0]
-        return cls(kept, draws.acceptance, draws.leaps, np.sqrt(np.mean(means**2, axis=1)), draws.step_size, ratio)
-
-    @property
-    def batches(self) -> int:
-        """The number of sequential batches of gradients."""
-        return int(np.sum(self.leaps)) + len(self.leaps)
-
-    @property
-    def gradients(self) -> int:
-        """The number of gradients at single points: all chains take leapfrog steps, half of them jump."""
-        return int(np.sum(self.leaps)) * self.acceptance.shape[1] + len(self.leaps) * (self.acceptance.shape[1] // 2)
+_MAX_NUMBERS = 40_000_000  # in the points of the draws that stay in memory; of more, every 2nd, 5th or 10th stays
 
 
 @dataclass(frozen=True)
 class Chains:
     """The draws of the chains, and how the chains ended."""
 
-    draws: Draws
-    """The draws of the rounds that enter the estimates."""
-    lines: Lines
-    """The diagnostics of all rounds, for the history."""
+    states: Any
+    """The states in all rounds: a `ChainState` of NumPy arrays with axes (transition, chain, …)."""
+    draws: Any
+    """The last of these, after warm-up, which enter the estimates."""
+    step_sizes: np.ndarray
+    """The step size in each of the states."""
+    num_transitions: int
+    """In all rounds. Where the states are many, there is one for every second, fifth or tenth transition."""
     sampler: Hamiltonian
+    whitening: Whitening
+    """The sampler's metric, on the host."""
     hard: bool
-    """Whether the chains needed more than four rounds, the later ones with half the step size."""
+    """Whether the chains continued with half the step size."""
     stopped: bool
     """Whether Ctrl-C ended them."""
-    spreads: list[np.ndarray]
-    """The interquartile ranges by coordinate, one array for each round."""
-
-    @property
-    def spent(self) -> np.ndarray:
-        """Values, gradients, Hessians and batches of them."""
-        return np.array([0, self.lines.gradients, 0, self.lines.batches])
+    problem: Notice | None
+    """How they diverged to infinity; `None` where they did not."""
+    cost: Cost
 
 
-def compile_round_ahead(target: BoundTarget, n: int, dtype: Any, data: Batch) -> None:
+def chains_at(cloud: Cloud, number: int) -> ChainState:
+    """Chains at the points of a cloud, several at each where there are fewer points.
+
+    Where the density is not finite at a point, its chains start at others.
+    """
+    finite = np.isfinite(cloud.log_densities) & np.isfinite(cloud.scores).all(axis=1)
+    indices, others = np.arange(len(finite)), np.flatnonzero(finite)
+    rows = np.resize(np.where(finite, indices, others[indices % len(others)]), number)
+    arrays = (*(array[rows] for array in cloud), np.zeros(number), np.int32(0), np.int32(0))
+    return ChainState(*jax.device_put(arrays))
+
+
+def compile_round_ahead(target: BoundTarget, n: int, data: Batch) -> None:
     """Compile the program of a round of n chains in a thread, beside the search for the nearest Gaussian."""
     d = target.space.layout.size
     precision = np.eye(d) if d <= DENSE_DIMENSIONS else np.ones(d)
-    shapes: list[Any] = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (n,), (n, d))]
-    scalar, values, points = shapes
-    count: Any = jax.ShapeDtypeStruct((), np.int32)
-    sampler = Hamiltonian(Whitening.of_precision(precision).metric(), jax.device_put(np.asarray(1.0, dtype)))
-    state = ChainState(points, values, points, values, count, count)
-    noise = noise_shapes(sampler, ROUND, n, d, dtype)
-    one_round.compile_ahead(noise, target, sampler, state, data, scalar)
+    one = jax.device_put(np.float64(1))
+    sampler = Hamiltonian(Whitening.of_precision(precision).metric(), one)
+    state = chains_at(Cloud(np.zeros((1, d)), np.zeros(1), np.zeros((1, d))), n)
+    noise = transition_noise(np.random.default_rng(0), sampler, 1, n, d, one.dtype)
+    shapes: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((ROUND, *leaf.shape[1:]), leaf.dtype), noise)
+    one_round.compile_ahead(shapes, target, sampler, state, data, one)
 
 
 def run_chains(
-    random: np.random.Generator, target: BoundTarget, start: Start, data: Batch, recorded: bool, bar: Any
-) -> Chains:
+    random: np.random.Generator, target: BoundTarget, state: ChainState, precision: np.ndarray, data: Batch, bar: Any,
+    transitions: int = ROUND, max_rounds: int = MAX_ROUNDS,
+) -> Chains:  # fmt: skip
     """Run two rounds of warm-up, which adapt step size and metric, and then rounds until the chains have converged.
 
     Args:
         random: the generator of momenta and jumps.
         target: bound to its space.
-        start: the initial points of the chains and the nearest Gaussian.
+        state: the initial state of the chains.
+        precision: of a Gaussian near the target, a matrix or a diagonal: the metric of the first round.
         data: the full data.
-        recorded: whether the history keeps the chains' points.
         bar: the progress bar.
+        transitions: in a round.
+        max_rounds: the most rounds after warm-up.
     """
-    n, d = start.chains.points.shape
-    dtype = start.chains.points.dtype
-    thinning = min(max(1, n * d * ROUND * MOST_ROUNDS // _MOST_NUMBERS), ROUND // 5)
-    state, sampler = (
-        start.chains,
-        Hamiltonian(start.nearest.whitening.metric(), jax.device_put(np.asarray(d**-0.25, dtype))),
-    )
-    lines: list[Lines] = []
-    rounds: list[Draws] = []
+    (n, d), dtype = state.points.shape, state.points.dtype
+    numbers = n * d * transitions * max_rounds
+    thinning = next((k for k in (1, 2, 5) if numbers <= k * _MAX_NUMBERS), 10)
+    whitening = Whitening.of_precision(precision)
+    sampler = Hamiltonian(whitening.metric(), jax.device_put(np.float64(d**-0.25)))
+    first, cost, problem = 0, Cost(), None
+    rounds: list[Any] = []
     spreads: list[np.ndarray] = []
-
-    def take(state: ChainState, rate: float) -> tuple[ChainState, Scalar, Draws]:
-        noise = transition_noise(random, sampler, ROUND, n, d, dtype)
-        state, step, draws = one_round(noise, target, sampler, state, data, jax.device_put(np.asarray(rate, dtype)))
-        draws = draws.on_host()
-        lines.append(Lines.of(draws, sampler.metric, recorded))
-        spreads.append(quartile_range(draws.points))
-        bar.update()
-        return state, step, draws
-
-    def end(draws: list[Draws]) -> Chains:
-        hard = len(lines) > _WARM_UPS + _HARD
-        return Chains(join(draws), join(lines), sampler, hard, interrupt.requested, spreads)
-
     with interruptible(_NOTICE) as interrupt:
-        for _ in range(_WARM_UPS):
-            state, step, draws = take(state, rate=1.0)
+        for number in range(1 - _WARM_UP, max_rounds + 1):  # rounds of warm-up have numbers below 1
+            noise = transition_noise(random, sampler, transitions, n, d, dtype)
+            rate = jax.device_put(np.float64(number < 1))
+            state, step_size, *recorded = one_round(noise, target, sampler, state, data, rate)
+            draws, step_sizes = jax.tree.map(_on_host, recorded)
+            rounds.append(jax.tree.map(lambda leaf: leaf[thinning - 1 :: thinning].copy(), (draws, step_sizes)))
+            leaps = int(np.sum(draws.leaps))  # all chains take leapfrog steps, half of them jump
+            cost += Cost(gradients=leaps * n + transitions * (n // 2), sequential=leaps + transitions)
+            spreads.append(np.subtract(*np.quantile(draws.points, [0.75, 0.25], axis=(0, 1))))
+            bar.update()
             if is_running_away(spreads):
-                return end([draws])
-            sampler = Hamiltonian(estimate_metric(draws, start.nearest.precision), step)
-        for turn in range(MOST_ROUNDS):
-            state, _, draws = take(state, rate=0.0)
-            rounds.append(draws.take_every(thinning))
-            if interrupt.requested or is_running_away(spreads):
+                problem = no_mass_kept(
+                    spreads, rounds[first][0].log_densities[0], draws.log_densities[-1],
+                    target.space.layout.coordinate_name,
+                )  # fmt: skip
+                break
+            if number < 1:
+                whitening = estimate_metric(draws.points, precision)
+                sampler, first = Hamiltonian(whitening.metric(), step_size), len(rounds)
+            if number > 0 and interrupt.requested:
                 break
             # Stopping at intermediate checks is biased towards rounds that under-sample the tails.
-            if _HARD <= turn < MOST_ROUNDS - 1:
+            if number < 2 or _ROUNDS_BEFORE_HALVING < number < max_rounds:
                 continue
-            seen = measure_mixing(np.concatenate([part.points for part in rounds]))
-            if len(rounds) >= _LEAST_ROUNDS and _have_settled(seen):
+            mixing = measure_mixing(np.concatenate([draws.points for draws, _ in rounds[first:]]))
+            if _have_settled(mixing):
                 break
-            if turn + 1 == _HARD:  # drop the draws of the longer steps, which hardly reached the narrow regions
-                sampler, rounds = Hamiltonian(sampler.metric, _halve(sampler.step_size)), []
-            elif len(rounds) >= 4 and seen.drift > MAX_DRIFT:  # the first half is still warm-up
-                rounds = rounds[len(rounds) // 2 :]
-        return end(rounds)
+            if number == _ROUNDS_BEFORE_HALVING:  # drop the draws of long steps, which hardly reached narrow regions
+                step_size = jax.device_put(np.asarray(sampler.step_size) / 2)
+                sampler, first = replace(sampler, step_size=step_size), len(rounds)
+            elif number > _ROUNDS_BEFORE_HALVING and mixing.drift > MAX_DRIFT:  # the first half is still warm-up
+                first = (first + len(rounds)) // 2
+    states, step_sizes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *rounds)
+    draws = jax.tree.map(lambda leaf: leaf[first * (transitions // thinning) :], states)
+    return Chains(
+        states, draws, step_sizes, len(rounds) * transitions, sampler, whitening,
+        len(rounds) > _WARM_UP + _ROUNDS_BEFORE_HALVING, interrupt.requested, problem, cost,
+    )  # fmt: skip
+
+
+def _on_host(leaf: Array) -> np.ndarray:
+    """A NumPy array, floating-point numbers in float64: moments of many draws lose digits in float32."""
+    return np.asarray(leaf, np.float64 if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
 
 
 def _have_settled(numbers: Diagnostics) -> bool:
@@ -206,51 +161,43 @@ def _have_settled(numbers: Diagnostics) -> bool:
     return bool(numbers.chain_errors.max() <= MAX_CHAIN_ERROR and numbers.drift <= MAX_DRIFT)
 
 
-def join(parts: Any) -> Any:
-    """Concatenate draws or lines, in NumPy: their number varies, and JAX would compile for each."""
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-
-
 @compiled
 def one_round(
     noise: Noise, target: BoundTarget, sampler: Hamiltonian, state: ChainState, batch: Batch, rate: Scalar
-) -> tuple[ChainState, Scalar, Draws]:
+) -> tuple[ChainState, Scalar, ChainState, Float[Array, " t"]]:
     """One transition for each entry of `noise`; the step size adapts to the acceptance at `rate`, 0 to keep it.
 
     Warm-up and sampling share this program, because for most targets compiling takes longer than running.
+
+    Returns:
+        The last state, the next step size, and all states and step sizes along a leading axis.
     """
 
-    def advance(carry: tuple[ChainState, Scalar], turn: tuple[Noise, Array]) -> tuple[Any, Draws]:
+    def advance(carry: tuple[ChainState, Scalar], numbered: tuple[Noise, Array]) -> tuple[Any, Any]:
         state, log_step = carry
-        own_noise, count = turn
+        noise, count = numbered
         step = jnp.exp(log_step)
-        now = Hamiltonian(sampler.metric, step, sampler.max_leaps, sampler.share)
-        state = now.transition(own_noise, state, target, batch)
+        state = replace(sampler, step_size=step).transition(noise, state, target, batch)
         gain = rate * 10 / (10 + count).astype(log_step.dtype)  # large changes first, then smaller ones
         log_step = log_step + gain * (jnp.mean(state.acceptance) - _ACCEPTANCE)
-        return (state, jnp.maximum(log_step, math.log(_SMALLEST_STEP))), Draws(*state, step)
+        return (state, jnp.maximum(log_step, math.log(_MIN_STEP))), (state, step)
 
-    turns = noise, jnp.arange(noise.length.shape[0])
-    (state, log_step), draws = jax.lax.scan(advance, (state, jnp.log(cast_like(sampler.step_size, rate))), turns)
-    return state, jnp.exp(log_step), draws
+    numbered = noise, jnp.arange(noise.length.shape[0])
+    carry = state, jnp.log(cast_like(sampler.step_size, rate))
+    (state, log_step), (states, step_sizes) = jax.lax.scan(advance, carry, numbered)
+    return state, jnp.exp(log_step), states, step_sizes
 
 
-def estimate_metric(draws: Draws, precision: np.ndarray) -> AbstractMetric:
+def estimate_metric(points: np.ndarray, precision: np.ndarray) -> Whitening:
     """The inverse covariance of the later half of the draws, shrunk to the Gaussian's, which counts as d draws."""
-    half = np.asarray(draws.points, np.float64)[len(draws.points) // 2 :]
-    points = half.reshape(-1, half.shape[-1])
-    n, d = points.shape
-    centered, given = points - points.mean(axis=0), np.asarray(precision, np.float64)
-    if given.ndim == 1:
-        variance = (np.sum(centered**2, axis=0) + d / given) / (n + d)
-        return Whitening.of_precision(1 / variance).metric()
-    whitening = Whitening.of_precision(given)
+    d = points.shape[-1]
+    later = points[len(points) // 2 :].reshape(-1, d)
+    centered, n = later - later.mean(axis=0), len(later)
+    if precision.ndim == 1:
+        return Whitening.of_precision((n + d) / (np.sum(centered**2, axis=0) + d / precision))
+    whitening = Whitening.of_precision(precision)
     white = whitening.whiten(centered)
     # (R⁻¹ C R⁻ᵀ)⁻¹ = Rᵀ C⁻¹ R with C the covariance of the whitened draws
     values, vectors = eigh((white.T @ white + d * np.eye(d)) / (n + d))
     back = whitening.root.T @ vectors
-    return Whitening.of_precision((back / values) @ back.T).metric()
-
-
-def _halve(step_size: Any) -> Array:
-    return jax.device_put(np.asarray(step_size) / 2)
+    return Whitening.of_precision((back / values) @ back.T)

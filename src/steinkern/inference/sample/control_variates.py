@@ -10,24 +10,23 @@ the size of the correction and at least the plain error.
 """
 
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ...linalg.metrics import AbstractMetric
 from .whitening import Whitening, eigh
 
 _DRAWS_A_CONTROL = 20
-_MOST_DIMENSIONS = 200  # in more dimensions the regressions cost more than the chains
-_LARGEST = 5000  # the most draws in a regression
-_NOISE = 4.0  # the largest correction, in plain standard errors
-_SURE = 3.0  # the significance of a control's mean, in standard errors; adjusted for the number of controls
+_MAX_DIMENSIONS = 200  # in more dimensions the regressions cost more than the chains
+_MAX_DRAWS = 5000  # in a regression
+_MAX_CORRECTION = 4.0  # in plain standard errors
+_SIGNIFICANCE = 3.0  # the significance of a control's mean, in standard errors; adjusted for the number of controls
 
 
 class Estimates(NamedTuple):
-    """Moments of the whitened variable u = R(x − centre), whose covariance is near the identity."""
+    """Moments of the whitened variable u = R(x − center), whose covariance is near the identity."""
 
-    centre: np.ndarray
+    center: np.ndarray
     mean: np.ndarray
     covariance: np.ndarray
     mean_error: np.ndarray
@@ -39,14 +38,7 @@ class Estimates(NamedTuple):
     coordinates."""
 
 
-class Regressed(NamedTuple):
-    """Values for a regression: at a selection of the draws, one row each, and their means by chain over all draws."""
-
-    few: np.ndarray
-    by_chain: np.ndarray
-
-
-def moments_by_stein(points: Any, scores: Any, metric: AbstractMetric, smooth: bool = True) -> Estimates:
+def moments_by_stein(points: np.ndarray, scores: np.ndarray, whitening: Whitening, smooth: bool = True) -> Estimates:
     """Mean and covariance; each entry is corrected where the correction has the smaller standard error.
 
     They are in whitened coordinates, in which relative errors of the spread are equal along all directions, narrow ones
@@ -55,27 +47,19 @@ def moments_by_stein(points: Any, scores: Any, metric: AbstractMetric, smooth: b
     Args:
         points: the draws, with axes (transition, chain, coordinate).
         scores: ∇log p at the draws.
-        metric: close to the inverse covariance.
+        whitening: of a metric close to the inverse covariance.
         smooth: whether the chains met no edge of the density, so that Stein's identity can hold.
     """
-    whitening = Whitening.of(metric)
-    x = np.asarray(points, np.float64)
-    t, n, d = x.shape
-    centre = x.mean(axis=(0, 1))
-    white, pulled = whitening.whiten(x - centre), whitening.pull_scores(np.asarray(scores, np.float64))
-    spacing = max(1, t * n // _LARGEST)
-    enough = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MOST_DIMENSIONS
-    mean_score = pulled.mean(axis=0)
+    t, n, d = points.shape
+    center = points.mean(axis=(0, 1))
+    white, pulled = whitening.whiten(points - center), whitening.pull_scores(scores)
+    spacing = max(1, t * n // _MAX_DRAWS)
+    enough = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MAX_DIMENSIONS
+    means, mean_score = white.mean(axis=0), pulled.mean(axis=0)
     holds = smooth and _vanish(mean_score)
     few_scores = pulled[::spacing].reshape(-1, d)
-
-    def correct(values: Regressed, controls: Regressed) -> tuple[np.ndarray, np.ndarray]:
-        slopes = _slopes(controls.few, values.few)
-        return _better(values.by_chain, controls.by_chain, slopes, holds)
-
-    means = white.mean(axis=0)
     if enough:
-        means = correct(Regressed(white[::spacing].reshape(-1, d), means), Regressed(few_scores, mean_score))[0]
+        means, _ = _correct(means, mean_score, _slopes(few_scores, white[::spacing].reshape(-1, d)), holds)
     mean = means.mean(axis=0)
     inner = white - mean
     by_chain = np.ascontiguousarray(inner.transpose(1, 2, 0))  # (n, d, t)
@@ -87,21 +71,18 @@ def moments_by_stein(points: Any, scores: Any, metric: AbstractMetric, smooth: b
         few = inner[::spacing].reshape(-1, d)
         rows, least = np.empty((d, n, d)), np.empty((d, d))
         for i in range(d):
-            own = few[:, i, None]
-            rows[i], least[i] = correct(
-                Regressed(own * few, products[:, i]),
-                Regressed(
-                    np.concatenate([own * few_scores, few_scores], axis=1),
-                    np.concatenate([controls[:, i], mean_score], axis=1),
-                ),
-            )
+            column = few[:, i, None]
+            slopes = _slopes(np.concatenate([column * few_scores, few_scores], axis=1), column * few)
+            offsets = np.concatenate([controls[:, i], mean_score], axis=1)
+            rows[i], least[i] = _correct(products[:, i], offsets, slopes, holds)
         covariance = _positive(rows.mean(axis=1), eigh(plain)[0][0] / 2)
         steps = whitening.steps()
         variance_error = _error(np.sum(steps * (rows.swapaxes(0, 1) @ steps), axis=1))
         variance_error = np.maximum(variance_error, np.sqrt(np.sum(steps**2 * (least**2 @ steps**2), axis=0)))
-    far = np.abs(mean_score.mean(axis=0))
-    off = np.where(far > 0.1, far / np.maximum(_error(mean_score), 1e-30), 0)
-    return Estimates(centre, mean, covariance, _error(whitening.unwhiten(means)), variance_error, float(off.max()))
+    size = np.abs(mean_score.mean(axis=0))
+    identity_error = np.max(np.where(size > 0.1, size / np.maximum(_error(mean_score), 1e-30), 0))
+    mean_error = _error(whitening.unwhiten(means))
+    return Estimates(center, mean, covariance, mean_error, variance_error, float(identity_error))
 
 
 def _slopes(controls: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -112,7 +93,7 @@ def _slopes(controls: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.linalg.solve(gram + ridge * np.eye(len(gram)), controls.T @ values)
 
 
-def _better(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray, holds: bool) -> tuple[np.ndarray, np.ndarray]:
+def _correct(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray, holds: bool) -> tuple[np.ndarray, np.ndarray]:
     """The means by chain, corrected where that has the smaller error, and a lower limit of each stated error.
 
     Args:
@@ -121,11 +102,11 @@ def _better(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray, holds: b
         slopes: the coefficients of the regression of the values on the controls.
         holds: whether the mean score is 0 within its standard error.
     """
-    better = plain - offsets @ slopes
-    apart, error = np.abs(better.mean(axis=0) - plain.mean(axis=0)), _error(plain)
-    accepted = (_error(better) < error) & (apart <= _NOISE * error) & holds
-    doubtful = accepted if not _vanish(offsets) else np.zeros_like(accepted)
-    return np.where(accepted, better, plain), np.where(doubtful, np.maximum(apart, error), 0)
+    corrected = plain - offsets @ slopes
+    size, error = np.abs(corrected.mean(axis=0) - plain.mean(axis=0)), _error(plain)
+    accepted = (_error(corrected) < error) & (size <= _MAX_CORRECTION * error) & holds
+    doubtful = accepted & (not _vanish(offsets))
+    return np.where(accepted, corrected, plain), np.where(doubtful, np.maximum(size, error), 0)
 
 
 def _positive(covariance: np.ndarray, smallest: float) -> np.ndarray:
@@ -136,9 +117,8 @@ def _positive(covariance: np.ndarray, smallest: float) -> np.ndarray:
 
 def _vanish(by_chain: np.ndarray) -> bool:
     """Whether the means of all controls are 0 within their standard errors."""
-    surplus = (1 - NormalDist().cdf(_SURE)) / by_chain.shape[1]
-    sure = -NormalDist().inv_cdf(surplus)
-    return bool(np.all(np.abs(by_chain.mean(axis=0)) <= sure * _error(by_chain)))
+    quantile = -NormalDist().inv_cdf(NormalDist().cdf(-_SIGNIFICANCE) / by_chain.shape[1])
+    return bool(np.all(np.abs(by_chain.mean(axis=0)) <= quantile * _error(by_chain)))
 
 
 def _error(by_chain: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from ...core.programs import compiled
 from ...core.types import Batch, Points, PyTree, Scalar, Vector
+from ...results.outcome import Cost
 from ...targets.target import BoundTarget
 
 CLOUDS = 12
@@ -26,73 +27,64 @@ class Cloud(NamedTuple):
 
 
 class Evaluator:
-    """Evaluates a target at clouds of n points, and counts the evaluations.
+    """Evaluates a target at clouds of n points, and adds up the `cost`.
 
     Args:
         target: bound to its space.
         start: the parameters of one particle, in constrained coordinates.
         noise: (n, d) standard normal noise; its signs are the probes of the diagonal in many dimensions.
-        batch: the full data.
+        data: the full data.
     """
 
-    def __init__(self, target: BoundTarget, start: PyTree, noise: np.ndarray, batch: Batch):
-        self.noise = np.asarray(noise, np.float64)
-        self.dtype = jax.tree.leaves(start)[0].dtype
-        self._target, self._start, self._batch = target, start, batch
-        self.spent = np.zeros(4, int)
+    def __init__(self, target: BoundTarget, start: PyTree, noise: np.ndarray, data: Batch):
+        self.target, self.start, self.noise, self.data = target, start, noise, data
+        self.cost = Cost()
+        n, d = noise.shape
+        many, few = (jax.ShapeDtypeStruct((number, d), jnp.result_type(float)) for number in (CLOUDS * n, n))
+        log_densities.compile_ahead(target, start, many, data)  # in threads, side by side
+        derivatives.compile_ahead(target, few, few, data)
 
-    def unconstrained_start(self) -> np.ndarray:
-        """The start, in unconstrained coordinates."""
+    def unconstrain(self, start: PyTree) -> np.ndarray:
+        """A start in unconstrained coordinates."""
         n, d = self.noise.shape
-        return self._run_values(np.zeros((CLOUDS * n, d)))[0]
+        self.start = start
+        return np.asarray(log_densities(self.target, start, _on_device(np.zeros((CLOUDS * n, d))), self.data)[0], float)
 
     def log_densities(self, points: np.ndarray) -> np.ndarray:
         """Log p at (m, d) points."""
         n, d = self.noise.shape
-        chunk = CLOUDS * n
-        values = []
+        chunk, values = CLOUDS * n, []
         for first in range(0, len(points), chunk):
-            part = points[first : first + chunk]
-            padded = np.concatenate([part, np.broadcast_to(part[:1], (chunk - len(part), d))])
-            values.append(self._run_values(padded)[1][: len(part)])
-            self.spent += np.array([len(part), 0, 0, 1])
+            rows = points[first : first + chunk]
+            padded = _on_device(np.resize(rows, (chunk, d)))
+            _, log_p = log_densities(self.target, self.start, padded, self.data)
+            values.append(np.asarray(log_p, np.float64)[: len(rows)])
+            self.cost += Cost(values=len(rows), sequential=1)
         return np.concatenate(values)
 
     def derivatives(self, points: np.ndarray) -> tuple[Cloud, np.ndarray]:
         """The target at (n, d) points, and the mean of −∇²log p (or of its diagonal) over those where it is finite."""
         n, d = self.noise.shape
-        numbers = derivatives(self._target, self._on_device(points), self._on_device(self.noise), self._batch)
-        values, scores, curvature = (np.asarray(array, np.float64) for array in numbers)
+        arrays = derivatives(self.target, _on_device(points), _on_device(self.noise), self.data)
+        values, scores, curvature = (np.asarray(array, np.float64) for array in arrays)
         if d > DENSE_DIMENSIONS:  # a probe costs two gradients
-            self.spent += np.array([0, 3 * n, 0, 3])
+            self.cost += Cost(gradients=3 * n, sequential=3)
         else:  # Hessians are computed in sequential chunks, each of two passes
-            self.spent += np.array([0, n, n, 1 + 2 * -(-n // _at_once(d))])
+            self.cost += Cost(gradients=n, hessians=n, sequential=1 + 2 * -(-n // _hessians_at_once(d)))
         return Cloud(points, values, scores), curvature
 
-    def _run_values(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        numbers = log_densities(self._target, self._start, self._on_device(points), self._batch)
-        return np.asarray(numbers[0], np.float64), np.asarray(numbers[1], np.float64)
 
-    def _on_device(self, points: np.ndarray) -> Points:
-        with np.errstate(over="ignore"):
-            return jax.device_put(points.astype(self.dtype))
-
-
-def compile_evaluation_ahead(target: BoundTarget, start: PyTree, n: int, batch: Batch) -> None:
-    """Compile both programs of an `Evaluator` of n points in threads, side by side."""
-    d, dtype = target.space.layout.size, jax.tree.leaves(start)[0].dtype
-    many, some = (jax.ShapeDtypeStruct((number, d), dtype) for number in (CLOUDS * n, n))
-    log_densities.compile_ahead(target, start, many, batch)
-    derivatives.compile_ahead(target, some, some, batch)
+@np.errstate(over="ignore")
+def _on_device(points: np.ndarray) -> Points:
+    return jax.device_put(points.astype(jnp.result_type(float)))
 
 
 @compiled
 def log_densities(
     target: BoundTarget, start: PyTree, points: Float[Array, "m d"], batch: Batch
 ) -> tuple[Vector, Float[Array, " m"]]:
-    """The start in unconstrained coordinates, and the log densities at all points."""
-    vector = target.space.unconstrain(start).astype(points.dtype)  # a model's space may have another precision
-    return vector, target.log_densities(points, batch)
+    """The start in unconstrained coordinates, which spares another program, and log p at the points."""
+    return target.space.unconstrain(start), target.log_densities(points, batch)
 
 
 @compiled
@@ -107,7 +99,7 @@ def derivatives(
     return values, scores, _probed_curvature(target, points, noise, batch)
 
 
-def _at_once(d: int) -> int:
+def _hessians_at_once(d: int) -> int:
     """The number of Hessians that are computed together: their memory grows with d²."""
     return max(1, 10_000 // d)
 
@@ -125,8 +117,7 @@ def _with_hessians(
         return gradient, (value, gradient)
 
     def run(jacobian: Any) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
-        derive = jacobian(score, has_aux=True)
-        number = _at_once(points.shape[1])
+        derive, number = jacobian(score, has_aux=True), _hessians_at_once(points.shape[1])
         mapped = jax.vmap(derive)(points) if len(points) <= number else jax.lax.map(derive, points, batch_size=number)
         hessians, (values, scores) = mapped
         return values, scores, hessians
@@ -148,7 +139,7 @@ def _probed_curvature(target: BoundTarget, points: Points, noise: Points, batch:
     return _mean_of_finite(jax.vmap(probe)(points, signs))
 
 
-def _mean_of_finite(found: Float[Array, "n ..."]) -> Float[Array, "..."]:
-    good = jnp.all(jnp.isfinite(found.reshape(len(found), -1)), axis=1).astype(found.dtype)
-    weights = good / jnp.maximum(jnp.sum(good), 1)
-    return jnp.tensordot(weights, jnp.where(jnp.isfinite(found), found, 0), axes=1)
+def _mean_of_finite(values: Float[Array, "n ..."]) -> Float[Array, "..."]:
+    finite = jnp.all(jnp.isfinite(values.reshape(len(values), -1)), axis=1).astype(values.dtype)
+    weights = finite / jnp.maximum(jnp.sum(finite), 1)
+    return jnp.tensordot(weights, jnp.where(jnp.isfinite(values), values, 0), axes=1)

@@ -2,23 +2,24 @@
 
 The Gaussian N(m, P⁻¹) of least Kullback-Leibler divergence KL(N ‖ p) satisfies E[∇log p] = 0 and P = E[−∇²log p], with
 expectations under the Gaussian itself. It is also the fixed point of SVGD with the kernel 1 + xᵀy. Unlike a mode, which
-may not exist or may be far from the mass (the density of a centred hierarchy is largest at width 0), it covers mass.
+may not exist or may be far from the mass (the density of a centered hierarchy is largest at width 0), it covers mass.
 
 The search runs on the host in NumPy, because compiling it would take longer than running it.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from .evaluation import CLOUDS, DENSE_DIMENSIONS, Cloud, Evaluator
+from .evaluation import CLOUDS, Cloud, Evaluator
 from .whitening import Whitening, eigh
 
-_MOST_ROUNDS = 100
-_ENOUGH = 0.01  # the search ends where a round gains fewer nats than this
-_UPWARDS = 0.1  # negative curvature beyond this share of the current precision is not noise
-_GROWTH = 16.0  # the largest factor on a variance in one round, since flat directions may be flat only locally
-_SHRINKS = 20  # initial clouds that are compared, each with a quarter of the variance of the one before
+_MAX_ROUNDS = 100
+_MIN_GAIN = 0.01  # the search ends where a round gains fewer nats than this
+_MAX_NEGATIVE = 0.1  # negative curvature beyond this share of the current precision is not noise
+_MAX_GROWTH = 16.0  # of a variance in one round, since flat directions may be flat only locally
+_NUM_SCALES = 20  # initial clouds that are compared, each with a quarter of the variance of the one before
 
 
 class Gaussian(NamedTuple):
@@ -44,8 +45,9 @@ class Gaussian(NamedTuple):
         return self.mean + self.whitening.unwhiten(np.asarray(noise))
 
 
+@np.errstate(all="ignore")  # overflow gives numbers that are not finite, which are checked for
 def nearest_gaussian(
-    evaluator: Evaluator, start: np.ndarray, precision: np.ndarray | None = None, most_rounds: int = _MOST_ROUNDS
+    evaluator: Evaluator, start: np.ndarray, precisions: Sequence[np.ndarray], max_rounds: int = _MAX_ROUNDS
 ) -> tuple[Gaussian, Cloud]:
     """Search for the Gaussian nearest to the target; returns it and the target at a cloud of its points.
 
@@ -58,29 +60,24 @@ def nearest_gaussian(
     Args:
         evaluator: evaluates the target; its noise is fixed, so that every round improves the same function.
         start: a point at which the log density is finite, in unconstrained coordinates.
-        precision: the initial precision; by default that of the curvature at the start, multiplied by powers of 4 until
-            the log density is finite on the cloud.
-        most_rounds: the most rounds.
+        precisions: of which the one with the highest evidence lower bound is the initial precision.
+        max_rounds: the most rounds.
     """
-    with np.errstate(all="ignore"):  # overflow gives numbers that are not finite, which are checked for
-        if precision is None:
-            first, scales = _first_precision(evaluator, start), 4.0 ** np.arange(_SHRINKS)
-        else:
-            first, scales = precision, np.ones(1)
-        precisions = [scale * first for scale in scales]
-        bounds = bounds_of(evaluator, np.broadcast_to(start, (len(scales), len(start))), precisions)
-        best = int(np.argmax(bounds))
-        now = Gaussian(start, precisions[best], float(bounds[best]), 0, False, False)
-        while not now.settled and now.rounds < most_rounds:
-            cloud, curvature = evaluator.derivatives(now.cloud(evaluator.noise))
-            now = _improve(evaluator, now, cloud, curvature)
+    bounds = bounds_of(evaluator, np.resize(start, (len(precisions), len(start))), precisions)
+    best = int(np.argmax(bounds))
+    now = Gaussian(start, precisions[best], float(bounds[best]), 0, False, False)
+    while not now.settled and now.rounds < max_rounds:
+        cloud, curvature = evaluator.derivatives(now.cloud(evaluator.noise))
+        now = _improve(evaluator, now, cloud, curvature)
     return now, cloud
 
 
 def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.ndarray) -> Gaussian:
     """The Gaussian after one round of the search."""
     wanted, least = _wanted_precision(now, curvature)
-    move = _solve(wanted, _mean_of_finite(cloud.scores))
+    whitening, finite = Whitening.of_precision(wanted), np.isfinite(cloud.scores).all(axis=1)
+    mean_score = cloud.scores[finite].mean(axis=0) if finite.any() else np.zeros(len(now.mean))
+    move = whitening.unwhiten(whitening.pull_scores(mean_score))
     shares = 0.5 ** np.arange(CLOUDS)
     means = now.mean + shares[:, None] * move
     precisions = [(1 - share) * now.precision + share * wanted for share in shares]
@@ -88,8 +85,8 @@ def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.nd
     best = int(np.argmax(bounds))
     highest, gain = float(bounds[best]), float(bounds[best]) - now.bound
     # Edges in all directions: the bound is finite here and at none of the step lengths.
-    ended = gain < _ENOUGH if np.isfinite(highest) else bool(np.isfinite(now.bound))
-    upwards = ended and not now.widening and least < -_UPWARDS
+    ended = gain < _MIN_GAIN if np.isfinite(highest) else bool(np.isfinite(now.bound))
+    upwards = ended and not now.widening and least < -_MAX_NEGATIVE
     better = gain > 0
     return Gaussian(
         means[best] if better else now.mean,
@@ -101,7 +98,7 @@ def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.nd
     )
 
 
-def bounds_of(evaluator: Evaluator, means: np.ndarray, precisions: list[np.ndarray]) -> np.ndarray:
+def bounds_of(evaluator: Evaluator, means: np.ndarray, precisions: Sequence[np.ndarray]) -> np.ndarray:
     """The evidence lower bounds of several Gaussians; −∞ in place of those that are not finite."""
     whitenings = [Whitening.of_precision(precision) for precision in precisions]
     steps = np.stack([whitening.unwhiten(evaluator.noise) for whitening in whitenings])
@@ -111,29 +108,24 @@ def bounds_of(evaluator: Evaluator, means: np.ndarray, precisions: list[np.ndarr
     return np.where(np.isfinite(bounds), bounds, -np.inf)
 
 
-def _first_precision(evaluator: Evaluator, start: np.ndarray) -> np.ndarray:
-    """|−∇²log p| at the start; 1 along coordinates where it is zero or not finite."""
-    if len(start) > DENSE_DIMENSIONS:
-        return np.ones_like(start)
-    _, hessian = evaluator.derivatives(np.broadcast_to(start, evaluator.noise.shape))
-    diagonal = np.abs(np.diagonal(hessian))
+@np.errstate(all="ignore")
+def first_precisions(curvature: np.ndarray) -> list[np.ndarray]:
+    """The absolute curvature at a point, 1 along coordinates where it is zero or not finite, times powers of 4.
+
+    A diagonal, of more than `DENSE_DIMENSIONS`, is 1.
+    """
+    factors = 4.0 ** np.arange(_NUM_SCALES)
+    if curvature.ndim == 1:
+        return [factor * np.ones_like(curvature) for factor in factors]
+    diagonal = np.abs(np.diagonal(curvature))
     scale = np.sqrt(np.where(np.isfinite(diagonal) & (diagonal > 0), diagonal, 1))
-    relative = hessian / np.outer(scale, scale)
+    relative = curvature / np.outer(scale, scale)
     if not (np.isfinite(relative).all() and relative.any()):
-        relative = np.eye(len(start))
+        relative = np.eye(len(curvature))
     values, vectors = eigh((relative + relative.T) / 2)
     values = np.maximum(np.abs(values), np.finfo(np.float64).eps ** 0.5)
-    return (vectors * values) @ vectors.T * np.outer(scale, scale)
-
-
-def _mean_of_finite(scores: np.ndarray) -> np.ndarray:
-    good = np.isfinite(scores).all(axis=1)
-    return scores[good].mean(axis=0) if good.any() else np.zeros(scores.shape[1])
-
-
-def _solve(precision: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    whitening = Whitening.of_precision(precision)
-    return whitening.unwhiten(whitening.pull_scores(vector))
+    precision = (vectors * values) @ vectors.T * np.outer(scale, scale)
+    return [factor * precision for factor in factors]
 
 
 def _wanted_precision(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray, float]:
@@ -141,17 +133,17 @@ def _wanted_precision(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray,
 
     Eigenvalues become their absolute values, and at least 1/16; while widening, negative eigenvalues become 1/16.
     """
-    least = 1 / _GROWTH
+    least = 1 / _MAX_GROWTH
 
     def positive(values: np.ndarray) -> np.ndarray:
-        made = np.maximum(np.abs(values), least)
-        return np.where(values < 0, least, made) if now.widening else made
+        magnitude = np.maximum(np.abs(values), least)
+        return np.where(values < 0, least, magnitude) if now.widening else magnitude
 
     if now.precision.ndim == 1:
         relative = curvature / now.precision
         return now.precision * positive(relative), float(relative.min())
     whitening = now.whitening
-    turned = whitening.inverse_root.T @ curvature @ whitening.inverse_root
-    values, vectors = eigh((turned + turned.T) / 2)
+    white = whitening.inverse_root.T @ curvature @ whitening.inverse_root
+    values, vectors = eigh((white + white.T) / 2)
     back = whitening.root.T @ vectors
     return (back * positive(values)) @ back.T, float(values[0])

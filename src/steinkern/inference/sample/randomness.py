@@ -32,7 +32,7 @@ def transition_noise(
     order = random.permuted(np.tile(np.arange(n, dtype=np.int32), (transitions, 1)), axis=1)
     plus = random.integers(0, others, (transitions, jumping))
     minus = (plus + random.integers(1, others, (transitions, jumping))) % others  # another chain than `plus`
-    pairs = [np.take_along_axis(order[:, jumping:], places, axis=1) for places in (plus, minus)]
+    pairs = [np.take_along_axis(order[:, jumping:], columns, axis=1) for columns in (plus, minus)]
 
     def uniform(*shape: int) -> np.ndarray:
         return random.random((transitions, *shape))
@@ -44,14 +44,3 @@ def transition_noise(
     momenta, length, stretch, acceptance, log_acceptance = (array.astype(dtype) for array in floating)
     rows = np.stack([order[:, :jumping], *pairs], axis=1)
     return Noise(*jax.device_put([momenta, length, stretch, acceptance, rows, log_acceptance]))
-
-
-def noise_shapes(sampler: Hamiltonian, transitions: int, n: int, d: int, dtype: Any) -> Noise:
-    """The shapes of `transition_noise`."""
-    jumping = sampler.num_jumping(n)
-
-    def floating(*shape: int) -> Any:
-        return jax.ShapeDtypeStruct((transitions, *shape), dtype)
-
-    rows: Any = jax.ShapeDtypeStruct((transitions, 3, jumping), np.int32)
-    return Noise(floating(n, d), floating(), floating(n), floating(n), rows, floating(jumping))

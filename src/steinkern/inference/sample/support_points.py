@@ -1,5 +1,7 @@
 """Support points of draws, and particles with given moments; all in whitened coordinates."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,16 +11,16 @@ from ...core.programs import compiled
 from ...core.types import Points
 from .whitening import eigh
 
-_DRAWS = 3000  # the most draws whose support points are computed
-MOST_PLACED = 500
+_MAX_DRAWS = 3000  # whose support points are computed
+MAX_SUPPORT_POINTS = 500
 """The most particles that are support points; more particles than these are plain draws."""
-_TURNS = 60  # iterations
+_ITERATIONS = 60
 
 
-def place(random: np.random.Generator, draws: np.ndarray, num_particles: int) -> np.ndarray:
+def represent(random: np.random.Generator, draws: np.ndarray, num_particles: int) -> np.ndarray:
     """The support points of the draws; for many particles a random choice of the draws."""
-    some = draws[random.choice(len(draws), min(_DRAWS, len(draws)), replace=False)]
-    if num_particles > min(MOST_PLACED, len(some) // 2):
+    some = draws[random.choice(len(draws), min(_MAX_DRAWS, len(draws)), replace=False)]
+    if num_particles > min(MAX_SUPPORT_POINTS, len(some) // 2):
         return draws[random.choice(len(draws), num_particles, replace=num_particles > len(draws))]
     first = some[:num_particles] + 1e-3 * random.standard_normal((num_particles, draws.shape[1]))
     return np.asarray(support_points(jax.device_put(first), jax.device_put(some)), np.float64)
@@ -28,20 +30,18 @@ def place(random: np.random.Generator, draws: np.ndarray, num_particles: int) ->
 def support_points(first: Points, draws: Float[Array, "m d"]) -> Points:
     """The support points of the draws, by iterations from the initial points `first`.
 
-    Support points minimise the energy distance to the draws, 2 E‖x − y‖ − E‖x − x'‖, by the fixed-point iteration of
+    Support points minimize the energy distance to the draws, 2 E‖x − y‖ − E‖x − x'‖, by the fixed-point iteration of
     Mak and Joseph (2018), which has no step size and decreases the distance in every iteration.
     """
-    num_particles = first.shape[0]
+    n, m = len(first), len(draws)
 
-    def turn(particles: Points, _: None) -> tuple[Points, None]:
-        towards = 1 / _distances(particles, draws)
-        apart = 1 / _distances(particles, particles)
-        apart = jnp.where(jnp.eye(num_particles, dtype=bool), 0, apart)
-        repulsion = jnp.sum(apart, axis=1)[:, None] * particles - apart @ particles
-        ratio = draws.shape[0] / num_particles
-        return (towards @ draws + ratio * repulsion) / jnp.sum(towards, axis=1)[:, None], None
+    def iterate(_: Any, particles: Points) -> Points:
+        attraction = 1 / _distances(particles, draws)
+        among = jnp.where(jnp.eye(n, dtype=bool), 0, 1 / _distances(particles, particles))
+        repulsion = jnp.sum(among, axis=1)[:, None] * particles - among @ particles
+        return (attraction @ draws + m / n * repulsion) / jnp.sum(attraction, axis=1)[:, None]
 
-    return jax.lax.scan(turn, first, None, length=_TURNS)[0]
+    return jax.lax.fori_loop(0, _ITERATIONS, iterate, first)
 
 
 def with_moments(particles: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
@@ -62,12 +62,9 @@ def with_moments(particles: np.ndarray, mean: np.ndarray, covariance: np.ndarray
     return mean + centered @ flat @ root
 
 
-def nearest_draws(particles: np.ndarray, wrong: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """The particles, with those marked by `wrong` replaced by the draws nearest to them."""
-    right = particles.copy()
-    for row in np.flatnonzero(wrong):
-        right[row] = draws[np.argmin(np.sum((draws - right[row]) ** 2, axis=1))]
-    return right
+def nearest_draws(particles: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """The index of the draw nearest to each particle."""
+    return np.array([np.argmin(np.sum((draws - particle) ** 2, axis=1)) for particle in particles])
 
 
 def _distances(x: Points, y: Float[Array, "m d"]) -> Float[Array, "n m"]:

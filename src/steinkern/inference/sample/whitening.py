@@ -17,15 +17,6 @@ class Whitening(NamedTuple):
     """R⁻¹."""
 
     @classmethod
-    def of(cls, metric: AbstractMetric) -> "Whitening":
-        """The same metric, on the host."""
-        if isinstance(metric, DiagonalMetric):
-            root = np.asarray(metric.root, np.float64)
-            return cls(root, 1 / root)
-        assert isinstance(metric, DenseMetric)
-        return cls(np.asarray(metric.root, np.float64), np.asarray(metric.inverse_root, np.float64))
-
-    @classmethod
     def of_precision(cls, precision: np.ndarray) -> "Whitening":
         """The metric of a precision matrix, or of the diagonal of one; NaN where it is not positive definite."""
         if precision.ndim == 1:
