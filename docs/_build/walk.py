@@ -1,11 +1,14 @@
-"""Counts the files and functions of the package that one call runs through: `python docs/_build/walk.py [SRC]`."""
+"""Counts the files and functions of the package that one call runs through.
+
+`python docs/_build/walk.py [SRC] [--files]`; SRC may be that of another version.
+"""
 
 import collections
 import sys
 import warnings
 from pathlib import Path
 
-SOURCE = Path(sys.argv[1] if len(sys.argv) > 1 else "src").resolve()
+SOURCE = Path(next((name for name in sys.argv[1:] if name != "--files"), "src")).resolve()
 sys.path.insert(0, str(SOURCE))
 
 import jax  # noqa: E402
