@@ -107,8 +107,9 @@ class Compiled(Generic[P, R]):
             with contextlib.suppress(Exception):  # the call raises the same error
                 lowered.compile()
 
-        program.compilation = threading.Thread(target=compile_, name="steinkern: compilation")
-        program.compilation.start()
+        thread = threading.Thread(target=compile_, name="steinkern: compilation")
+        thread.start()
+        program.compilation = thread  # started, so that any other thread may join it
         arrays, rest = traced.out_info  # with weak types, which `lower` drops
         return eqx.combine(arrays, rest.value)
 
