@@ -50,6 +50,12 @@ def evenly_spaced(number: int, most: int) -> np.ndarray:
     return np.arange(used) * number // used
 
 
+def some_rows(array: Array) -> np.ndarray:
+    """The rows of an array, or evenly spaced ones of more than `MAX_PARTICLES`."""
+    rows = evenly_spaced(len(array), MAX_PARTICLES)
+    return on_host(array if len(rows) == len(array) else array[rows])
+
+
 def directions(d: int) -> np.ndarray:
     """(d, 64) random unit vectors, the same for every run."""
     vectors = np.random.default_rng(0).standard_normal((d, _DIRECTIONS))
@@ -192,10 +198,10 @@ def check_run_rounding(run: Run, loop: LoopState, last: Evaluation) -> tuple[Not
     """Whether float32 is too coarse. Log densities count where they are used, for weights or reference chains."""
     if not run.sampler.traits.samples_target:
         return ()
-    points, particles, log_densities = jax.tree.map(on_host, (loop.state.points, last.particles, last.log_densities))
+    points, particles = jax.tree.map(some_rows, (loop.state.points, last.particles))
     used = isinstance(run.sampler, AutoSVGD) or not run.sampler.traits.differentiates
     name_of = run.target.space.layout.coordinate_name
-    return check_rounding(points, particles, name_of, log_densities if used else None)
+    return check_rounding(points, particles, name_of, on_host(last.log_densities) if used else None)
 
 
 def batches(sampled: dict[str, tuple[int, int]], most: int) -> tuple[list[dict[str, np.ndarray]], float]:

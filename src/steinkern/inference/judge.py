@@ -90,11 +90,11 @@ def judge_start(
 
     Args:
         sampler: of the run.
-        points: the first particles.
+        points: the first particles, or some of them.
         first: the target there.
         wrong_slopes: the share of particles at which the gradient is not the slope.
     """
-    n, traits, notices = len(points), sampler.traits, []
+    n, traits, notices = len(first.log_densities), sampler.traits, []
     if traits.differentiates and not on_host(first.slopes).any() and np.unique(on_host(first.log_densities)).size > 1:
         notices.append(Notice(
             "zero-gradient",

@@ -22,6 +22,7 @@ from ..targets.checks import batch_length
 from ..targets.supports import Space
 from ..targets.target import AbstractTarget, BoundTarget, as_target
 from .arguments import check_tempering
+from .diagnostics import some_rows
 from .distributed import spread
 from .judge import judge_start
 from .loop import Evaluation, LoopState, Options, Run, advance, evaluate, first_loop
@@ -62,8 +63,8 @@ def prepare(
         _check_rows(bound, points, data, options.batch_size)
     # Finite differences are not available in half precision.
     checked = sampler.traits.differentiates and points.dtype.itemsize >= 4
-    wrong_slopes = _wrong_slopes(sampler, bound, points, batch, evaluation) if checked else 0.0
-    warnings = judge_start(sampler, on_host(points), evaluation, wrong_slopes)
+    wrong_slopes = _wrong_slopes(run, points, batch, evaluation, float(loop.longest_move)) if checked else 0.0
+    warnings = judge_start(sampler, some_rows(points), evaluation, wrong_slopes)
     # An earlier result of an equal sampler in the same space continues from its whole state.
     same = isinstance(particles, Result) and particles.loop is not None and eqx.tree_equal(particles.sampler, sampler)
     if same and eqx.tree_equal(particles.target.space, bound.space):
@@ -89,17 +90,15 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[BoundTar
     return bound, points, 0 if earlier._chains else earlier.num_steps  # chains' transitions are not steps of `fit`
 
 
-def _wrong_slopes(
-    sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, first: Evaluation
-) -> float:
+def _wrong_slopes(run: Run, points: Points, batch: Batch, first: Evaluation, scale: float) -> float:
     """The share of particles at which finite differences along one direction contradict the gradient."""
-    precision = float(jnp.finfo(points.dtype).eps)
-    x, d = on_host(points).astype(np.float64), points.shape[1]
-    spread = float(np.sqrt(np.mean(np.var(x, axis=0)))) or float(np.max(np.abs(x))) or 1.0
+    precision, d = float(jnp.finfo(points.dtype).eps), points.shape[1]
+    scale = scale or float(np.max(np.abs(some_rows(points)))) or 1.0
     signs = 2.0 * np.unpackbits(np.frombuffer(np.random.default_rng(0).bytes(-(-d // 8)), np.uint8))[:d] - 1.0
-    offset = jax.device_put((precision ** (1 / 3) * spread * signs).astype(points.dtype))
+    offset = jax.device_put((precision ** (1 / 3) * scale * signs).astype(points.dtype))
     *moved, slopes = _beside(points, first.scores, offset)
-    above, below = (on_host(evaluate(sampler, target, each, batch).log_densities).astype(np.float64) for each in moved)
+    values = (evaluate(run.sampler, run.target, each, batch).log_densities for each in moved)
+    above, below = (on_host(each).astype(np.float64) for each in values)
     value = on_host(first.log_densities).astype(np.float64)
     # Compares the difference of the values along `offset` with the one that the gradient predicts. Allows for the
     # function's curvature, by which the two one-sided differences differ, and for rounding errors.

@@ -72,8 +72,8 @@ class Mixture(AbstractMatrixKernel):
         A temperature that is a bandwidth rule is evaluated at the distances of the weights, as the mean over the
         anchors.
         """
-        shared = reads_distances_alone(base) or isinstance(temperature, Median)
-        forms = _in_metrics(metrics, points) if shared else None
+        needs_forms = reads_distances_alone(base) or isinstance(temperature, Median)
+        forms = _in_metrics(metrics, points) if needs_forms else None
         if isinstance(temperature, AbstractBandwidth):
             if weighting == "euclidean":
                 temperature = temperature(points)
@@ -107,13 +107,13 @@ class Mixture(AbstractMatrixKernel):
         few = pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1
         if few and reads_distances_alone(self.parts.base):
             return self._radial_velocity(at, source, rows, sources)
-        metric, order = self.parts.metric, self.parts.metric.arrange
-        tilts = jnp.concatenate(self._tilts(order(source.points), order(self.anchors), sources), axis=2)
+        metric, arrange = self.parts.metric, self.parts.metric.arrange
+        tilts = jnp.concatenate(self._tilts(arrange(source.points), arrange(self.anchors), sources), axis=2)
 
         def one(part: Preconditioned, log_weight: Array, tilt: Array) -> Array:
             return tilted_velocity(part, at, source, log_weight, tilt)
 
-        # Eq. (18): l m d, a batch of anchors at a time to bound the memory of their distances.
+        # The terms of Eq. (18), l m d numbers, for a batch of anchors at a time: this bounds the memory of distances.
         batch_size = max(1, 4 * DENSE_PAIRS // (at.shape[0] * source.points.shape[0]))
         arguments = (self.parts, sources.log_weights, metric.restore(tilts))
         if batch_size >= self.anchors.shape[0]:
@@ -158,7 +158,7 @@ class Mixture(AbstractMatrixKernel):
             if self.weighting != "euclidean":
                 rate = 1 / cast_like(self.temperature, at)
                 repulsion = repulsion + rate * (jnp.sum(pairs, axis=2).T - jnp.sum(pairs, axis=0))
-        else:  # far from all anchors the tilts of the nearest one cancel exactly
+        else:  # points may lie far from all anchors: there the nearest one's tilt, a difference, must cancel exactly
             pulls = self._pulls(points, scores, anchors, weights, sources)
             drive = jnp.concatenate([_sum_over_anchors(at_weights, values, pull) for pull in pulls], axis=1)
         sums = dot(repulsion, offsets)
@@ -188,10 +188,10 @@ class Mixture(AbstractMatrixKernel):
         weighted: "_Weighted",
         pairs: Float[Array, "l m n"],
     ) -> Float[Array, "m d"]:
-        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)) with anchors at the particles, less what needs no metric.
+        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)) for anchors at the particles, except terms without Q_l⁻¹.
 
         A tilt is g_l − ḡ, of which ḡ(y_j) = Σ_m w_m g_m is the same for all anchors: every metric is applied to the
-        same s_j − ḡ_j. Q_l⁻¹ g_l = (z_l − y_j)/T is left to the caller; with Euclidean weights g_l is the same for all
+        same s_j − ḡ_j. The caller adds Q_l⁻¹ g_l = (z_l − y_j)/T; with Euclidean weights g_l is the same for all
         points.
         """
         blocks = self.parts.metric.for_arranged().blocks()
