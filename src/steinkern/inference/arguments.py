@@ -56,7 +56,7 @@ def as_number(name: str, value: Any) -> float:
     return float(value)
 
 
-def as_switch(name: str, value: Any) -> bool:
+def as_bool(name: str, value: Any) -> bool:
     """A strict bool; strings and arrays are rejected."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"`{name}` must be True or False, got {value!r}.")

@@ -133,7 +133,7 @@ def _draw(
     points, mean = nearest.cloud(even_noise(random, number, len(nearest.mean))), nearest.mean
     for _ in range(_HALVINGS):
         evaluation = evaluate(sampler, target, jax.device_put(points), data)
-        good = np.isfinite(evaluation.log_densities) & np.asarray(evaluation.smooth)
+        good = np.isfinite(evaluation.log_densities) & np.asarray(evaluation.finite_scores)
         if good.all():
             return jax.tree.map(np.asarray, evaluation.particles)
         points = np.where(good[:, None], points, (points + mean) / 2)

@@ -29,7 +29,7 @@ def spread(points: Points, mesh: Any, key_and_data: PyTree) -> Points:
     Args:
         points: all particles, in every process.
         mesh: from `device_mesh`.
-        key_and_data: which must also be the same in every process.
+        key_and_data: the key and the data, which must also be the same in every process.
     """
     if not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,) or mesh.axis_types != (AxisType.Auto,):
         raise ValueError(f"`mesh` must be a mesh with one automatic axis {AXIS!r}: `device_mesh()`, got {mesh!r}.")
@@ -39,10 +39,10 @@ def spread(points: Points, mesh: Any, key_and_data: PyTree) -> Points:
             f"{points.shape[0] % mesh.size} too many. Add {-points.shape[0] % mesh.size}, or leave devices out."
         )
     if several_processes(mesh):
-        taking_part = len({device.process_index for device in mesh.devices.flat})
-        if taking_part < jax.process_count():
+        processes = len({device.process_index for device in mesh.devices.flat})
+        if processes < jax.process_count():
             raise ValueError(
-                f"`mesh` must hold devices of one process or of all {jax.process_count()}, got those of {taking_part}. "
+                f"`mesh` must hold devices of one process or of all {jax.process_count()}, got those of {processes}. "
                 "Take `device_mesh()`."
             )
         for name, value in (("particles", points), ("key and data", key_and_data)):
