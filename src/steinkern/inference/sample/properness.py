@@ -20,7 +20,7 @@ NOT_FINITE = Notice(
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a search that diverges overflows
-def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) -> Notice | None:
+def search_problem(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) -> Notice | None:
     """Why the search for the nearest Gaussian failed; `None` where it succeeded.
 
     Args:
@@ -46,7 +46,7 @@ def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) ->
     return Notice("improper", text)
 
 
-def is_running_away(spreads: list[np.ndarray]) -> bool:
+def is_diverging(spreads: list[np.ndarray]) -> bool:
     """Whether the chains diverge to infinity, by their interquartile ranges in all rounds so far.
 
     The quartiles of a proper density converge, however heavy its tails are.
@@ -59,7 +59,7 @@ def is_running_away(spreads: list[np.ndarray]) -> bool:
 
 
 @np.errstate(divide="ignore", invalid="ignore")
-def no_mass_kept(
+def divergence_notice(
     spreads: list[np.ndarray], first: np.ndarray, last: np.ndarray, name_of: Callable[[int], str]
 ) -> Notice:
     """The notice for chains that diverge to infinity.
