@@ -228,7 +228,7 @@ def _sum_over_blocks(function: Callable[[Batch], Any], data: Batch) -> Any:
 def reference_chains(
     key: KeyLike, choice: Choice, run: Run, loop: LoopState, particles: PyTree, diagnostics: Diagnostics
 ) -> Diagnostics:
-    """The diagnostics with the particles' means and standard deviations beside those of chains, and the cost.
+    """The diagnostics with the particles' moments compared with those of chains, and the cost.
 
     Args:
         key: of the `fit`.
@@ -309,7 +309,7 @@ def chains_from(
 
 
 def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Any) -> Diagnostics:
-    """The diagnostics with the particles' means and standard deviations beside those of the draws of chains.
+    """The diagnostics with the particles' means and standard deviations compared with those of the chains' draws.
 
     The stated errors are the difference and the chains' standard error in quadrature.
     """

@@ -180,7 +180,7 @@ def measure(run: Run, loop: LoopState, first: Evaluation, last: Evaluation, *, i
 
 
 def _flat_coordinates(run: Run, loop: LoopState, first: Evaluation, last: Evaluation) -> tuple[int, ...]:
-    """The coordinates along which the gradient is zero at all first and last particles, and beside them."""
+    """The coordinates along which the gradient is zero at the first and last particles and at points near them."""
     if not run.sampler.traits.differentiates or run.options.batch_size is not None:  # other rows may depend on them
         return ()
     nonzero = on_host(first.nonzero) | on_host(last.nonzero)

@@ -68,9 +68,9 @@ def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
         if not several_processes(mesh) or "RESOURCE_EXHAUSTED" in str(error):
             raise
         raise RuntimeError(
-            f"process {jax.process_index()} of {jax.process_count()} cannot go on: another process of the run has most "
-            "likely ended; see its last message. With `checkpoint=` the same call, in as many new processes, goes on "
-            f"from the last checkpoint. JAX says: {error}"
+            f"process {jax.process_index()} of {jax.process_count()} cannot continue: another process of the run has "
+            "most likely ended; see its last message. With `checkpoint=` the same call, in as many new processes, "
+            f"continues from the last checkpoint. JAX says: {error}"
         ) from error
 
 

@@ -67,7 +67,7 @@ class Recorder:
 
 
 def max_records(numbers_per_record: int) -> int:
-    """The most records to keep, given the number of numbers in one."""
+    """The most records to keep, given the size of a record."""
     return int(np.clip(MAX_NUMBERS // max(numbers_per_record, 1), 16, MAX_RECORDS))
 
 

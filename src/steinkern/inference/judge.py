@@ -19,7 +19,7 @@ from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
 from .loop import Evaluation
 
-MIN_Z = 5.0  # standard errors, beyond which a few hundred averages over draws of a Gaussian do not come
+MIN_Z = 5.0  # standard errors; a few hundred averages over draws of a Gaussian stay below it
 MAX_SHIFT = 0.5  # standard deviations
 MAX_SPREAD = 3.0  # of a coordinate or direction, or its inverse: standard deviations within a factor of 1.7
 MAX_RATIO = 2.0  # the Stein ratio, or its inverse: standard deviations within a factor of 1.4, on average
@@ -200,7 +200,7 @@ def _name_of(result: Result, index: np.integer | int) -> str:
 def _advice(result: Result) -> str:
     """Advice for particles that have not converged."""
     if result.message.code == "ended-early":
-        return "The run was ended early: go on with it."
+        return "The run was ended early: continue it."
     if result._chains:
         return ways_out(_FOR_SAMPLE)
     if not result.sampler.traits.interacting:
@@ -292,8 +292,8 @@ def _about_chains(result: Result) -> Iterator[Notice]:
         yield Notice(
             "uneven-curvature",
             f"curvature varies strongly (some chains accept {d.lowest_acceptance:.0%} of their moves, and the slope "
-            f"differs {d.slope_ratio:.0f}-fold between chains): a funnel, whose narrow end is seen too little. Write a "
-            "hierarchy non-centered.",
+            f"differs {d.slope_ratio:.0f}-fold between chains): a funnel, whose narrow end is visited too rarely. "
+            "Write a hierarchy non-centered.",
         )
     if of_sample:
         yield from _about_draws(result)

@@ -174,7 +174,7 @@ class Evaluation(NamedTuple):
 
 @compiled
 def evaluate(sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch) -> Evaluation:
-    """Evaluate the target at every particle. One program serves before, along and after a run."""
+    """Evaluate the target at every particle. One program serves before, during and after a run."""
     scores = target.scores(points, batch) if sampler.traits.differentiates else jnp.zeros_like(points)
     return Evaluation(
         target.log_densities(points, batch),
@@ -211,8 +211,8 @@ def advance(
 ) -> tuple[LoopState, tuple[Info, Points | None]]:
     """Take `num_steps` steps, or fewer on convergence. The counts are traced: one program serves all.
 
-    A step that fails ends the loop with `healthy` False, the number of the steps before it, and the numbers that it
-    gave. The state before it is not kept, which would cost a copy a step: the caller takes the steps before it again.
+    A step that fails ends the loop with `healthy` False, the number of the steps before it, and the particles after it.
+    The state before it is not kept, since that would cost a copy per step: the caller repeats the steps before it.
 
     Returns:
         The state, and the records: `Info` and particles, stacked along a leading axis.

@@ -102,9 +102,9 @@ def ending(loop: LoopState, ended_by: str, resumable: bool) -> tuple[Status, Not
     if loop.converged:
         return Status.CONVERGED, Notice("converged", f"the velocity fell to {fraction} value after {steps}.")
     if ended_by:
-        continuation = "give this result to `fit` to go on from it"
+        continuation = "give this result to `fit` to continue it"
         if resumable:
-            continuation = "the same call goes on from its checkpoint"
+            continuation = "the same call continues from its checkpoint"
         status = Status.FINISHED if ended_by == CALLBACK else Status.STOPPED
         return status, Notice("ended-early", f"{ended_by} ended the run after {steps}; {continuation}.")
     text = f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction}."

@@ -39,7 +39,7 @@ class Median(AbstractBandwidth):
 
     Args:
         factor: 1 / (2 log(n + 1)) by default, the "median trick" of Liu and Wang (2016) in the convention exp(−r²/2h)
-            of Eq. (13): a particle's kernel value at itself is then about the sum of those at all others.
+            of Eq. (13): a particle's kernel value at itself is then about the sum of its values at all others.
         max_points: the most particles used; of more particles, every n/max_points-th. The median over m exchangeable
             particles has a relative standard error near 1.5/√m in one dimension, 1/√m in two (4 to 5 percent by
             default), and less in more.

@@ -24,7 +24,7 @@ from .in_metric import (
     in_metrics,
 )
 from .matrix import AbstractMatrixKernel, Isotropic, tilted_velocity
-from .preconditioned import Preconditioned, reads_distances_alone
+from .preconditioned import Preconditioned, has_radial_form
 from .radial import DENSE_PAIRS, center_of
 from .radial.ring import devices_in_ring
 
@@ -72,7 +72,7 @@ class Mixture(AbstractMatrixKernel):
         A temperature that is a bandwidth rule is evaluated at the distances of the weights, as the mean over the
         anchors.
         """
-        needs_forms = reads_distances_alone(base) or isinstance(temperature, Median)
+        needs_forms = has_radial_form(base) or isinstance(temperature, Median)
         forms = _in_metrics(metrics, points) if needs_forms else None
         if isinstance(temperature, AbstractBandwidth):
             if weighting == "euclidean":
@@ -104,8 +104,8 @@ class Mixture(AbstractMatrixKernel):
         sources = self._weigh(source.points, source.points)
         rows = sources if at is source.points else self._weigh(at, source.points)
         pairs = self.anchors.shape[0] * at.shape[0] * source.points.shape[0]
-        few = pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1
-        if few and reads_distances_alone(self.parts.base):
+        is_small = pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1
+        if is_small and has_radial_form(self.parts.base):
             return self._radial_velocity(at, source, rows, sources)
         metric, arrange = self.parts.metric, self.parts.metric.arrange
         tilts = jnp.concatenate(self._tilts(arrange(source.points), arrange(self.anchors), sources), axis=2)
@@ -308,7 +308,7 @@ def _adapt(
     forms: InMetric | None,
 ) -> Preconditioned:
     """The kernels around all anchors as one batch, with bandwidths adapted to the points."""
-    if forms is not None and reads_distances_alone(base):
+    if forms is not None and has_radial_form(base):
 
         def from_distances(metric: AbstractMetric, form: InMetric) -> Preconditioned:
             scalar = adapt_in_metric(base.scalar, form)

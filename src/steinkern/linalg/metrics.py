@@ -368,7 +368,7 @@ def apply_to_shared(
 def sum_of_solved(
     metrics: AbstractMetric, coefficients: Float[Array, "l m n"], vectors: Float[Array, "n d"]
 ) -> Float[Array, "m d"]:
-    """Σ_l Σ_j c_lij Q_l⁻¹ v_j, a few metrics at a time where `_MAX_ENTRIES` asks for it."""
+    """Σ_l Σ_j c_lij Q_l⁻¹ v_j, a few metrics at a time where all would exceed `_MAX_ENTRIES`."""
 
     def sum_group(metrics: AbstractMetric, coefficients: Float[Array, "l m n"]) -> Float[Array, "m d"]:
         solved = _apply_at_once(metrics, "solve", vectors)

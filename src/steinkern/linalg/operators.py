@@ -67,7 +67,7 @@ class AbstractOperator(eqx.Module):
         return jax.tree.map(mix, self, other)
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> AbstractMetric:
-        """The metric Q + damping × scale × I; of block-diagonal operators every block is damped by its own scale.
+        """The metric Q + damping × scale × I; a block-diagonal operator damps every block by the block's scale.
 
         Args:
             damping: positive, relative to `scale()`.
@@ -217,11 +217,11 @@ class Stack(AbstractOperator):
 
     def as_matrix(self) -> Matrix:
         each = jax.vmap(lambda part: part.as_matrix())(self.parts)
-        whole = jax.scipy.linalg.block_diag(*each)
+        matrix = jax.scipy.linalg.block_diag(*each)
         if not self.interleaved:
-            return whole
+            return matrix
         order = np.arange(self.size).reshape(self.count, self.parts.size).T.reshape(-1)
-        return whole[order][:, order]
+        return matrix[order][:, order]
 
     def scale(self) -> Scalar:
         return jnp.mean(jax.vmap(lambda part: part.scale())(self.parts))

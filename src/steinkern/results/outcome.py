@@ -49,7 +49,7 @@ class Faults:
     """Counts of the faults in a run from which it recovered."""
 
     moved_back: int = 0
-    """How often a faulty particle was moved back along its last step, so that the others could go on."""
+    """How often a faulty particle was moved back along its last step, so that the others could continue."""
     stuck: tuple[int, ...] = ()
     """The particles that had to be moved back more than five steps in a row."""
     damped: int = 0

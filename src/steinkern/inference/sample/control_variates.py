@@ -54,25 +54,25 @@ def moments_by_stein(points: np.ndarray, scores: np.ndarray, whitening: Whitenin
     center = points.mean(axis=(0, 1))
     white, pulled = whitening.whiten(points - center), whitening.pull_scores(scores)
     spacing = max(1, t * n // _MAX_DRAWS)
-    enough = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MAX_DIMENSIONS
+    has_enough_draws = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MAX_DIMENSIONS
     means, mean_score = white.mean(axis=0), pulled.mean(axis=0)
     holds = smooth and _are_zero(mean_score)
-    few_scores = pulled[::spacing].reshape(-1, d)
-    if enough:
-        means, _ = _correct(means, mean_score, _slopes(few_scores, white[::spacing].reshape(-1, d)), holds)
+    thinned_scores = pulled[::spacing].reshape(-1, d)
+    if has_enough_draws:
+        means, _ = _correct(means, mean_score, _slopes(thinned_scores, white[::spacing].reshape(-1, d)), holds)
     mean = means.mean(axis=0)
     inner = white - mean
     by_chain = np.ascontiguousarray(inner.transpose(1, 2, 0))  # (n, d, t)
     products = by_chain @ inner.transpose(1, 0, 2) / t  # (n, d, d): the means of u_i u_j
     plain = products.mean(axis=0)
     covariance, variance_error = plain, _error(np.mean(whitening.unwhiten(inner) ** 2, axis=0))
-    if enough:
+    if has_enough_draws:
         controls = by_chain @ pulled.transpose(1, 0, 2) / t + np.eye(d)  # E[u_i s_k] = −δ_ik
-        few = inner[::spacing].reshape(-1, d)
+        thinned = inner[::spacing].reshape(-1, d)
         rows, least = np.empty((d, n, d)), np.empty((d, d))
         for i in range(d):
-            column = few[:, i, None]
-            slopes = _slopes(np.concatenate([column * few_scores, few_scores], axis=1), column * few)
+            column = thinned[:, i, None]
+            slopes = _slopes(np.concatenate([column * thinned_scores, thinned_scores], axis=1), column * thinned)
             offsets = np.concatenate([controls[:, i], mean_score], axis=1)
             rows[i], least[i] = _correct(products[:, i], offsets, slopes, holds)
         covariance = _make_positive(rows.mean(axis=1), eigh(plain)[0][0] / 2)
