@@ -60,7 +60,7 @@ def several_processes(mesh: Mesh | None) -> bool:
 
 
 @contextmanager
-def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
+def explain_lost_process(mesh: Mesh | None) -> Iterator[None]:
     """Replace JAX's runtime errors, where several processes take part, by one that names the loss of a process."""
     try:
         yield

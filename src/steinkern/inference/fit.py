@@ -16,11 +16,11 @@ from ..results.outcome import Diagnostics, Status
 from ..results.result import DivergedError, Result
 from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget
-from .arguments import as_bool, as_count, as_number, as_tolerance, check_checkpoint, check_functions, check_start
+from .arguments import as_bool, as_count, as_positive, as_tolerance, check_checkpoint, check_functions, check_start
 from .checkpoint import Checkpointer
 from .default import Choice, choose, reference_chains
 from .diagnostics import check_run_rounding, measure
-from .distributed import loss_of_a_process
+from .distributed import explain_lost_process
 from .history import Recorder, max_records
 from .judge import issue, judge
 from .loop import Options
@@ -140,7 +140,7 @@ def fit(
         record_particles=as_bool("record_particles", record_particles),
         tolerance=0.0 if tolerance is None else as_tolerance(tolerance, choice.sampler),
         tempering=tempering,
-        max_move=np.inf if max_move is None else as_number("max_move", max_move),
+        max_move=np.inf if max_move is None else as_positive("max_move", max_move),
     )
     run, loop, first, notices = prepare(key, choice.target, choice.sampler, choice.particles, data, mesh, options)
     issue(notices)
@@ -154,7 +154,7 @@ def fit(
         if checkpointer:
             loop = checkpointer.restore(loop, recorder)
         loop, ended_by, failure = advance_run(run, loop, recorder, callback, checkpointer, progress)
-    with loss_of_a_process(mesh):
+    with explain_lost_process(mesh):
         loop, last, num_outside = restore_finite_particles(run, loop, recorder)
         resumable = checkpointer is not None and failure is None
         status, message = divergence(run, loop, last, num_outside) or ending(loop, ended_by, resumable)

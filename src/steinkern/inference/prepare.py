@@ -135,8 +135,8 @@ def _unconstrained(target: BoundTarget, particles: PyTree) -> Points:
 
 def _explain_shapes(target: BoundTarget, particles: PyTree, data: Batch) -> AbstractContextManager[None]:
     values = particles.particles if isinstance(particles, Result) else particles
-    whole = "one row of `data`" if target.exchangeable else "`data`"
-    and_data = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
+    data_text = "one row of `data`" if target.exchangeable else "`data`"
+    and_data = "" if data is None else f", and {data_text}, {shapes(data, int(target.exchangeable))}"
     expected = f"`target` must take one particle, {shapes(values)}{and_data}"
     return explain_errors(expected, "Was it written for other names or shapes?")
 

@@ -25,7 +25,7 @@ from .loop import MAX_CLIPPED_IN_A_ROW, Evaluation, FaultCounters, LoopState, Ru
 
 MAX_FAULTY_SHARE = 0.25
 """A run with more than this share of faulty particles stops as diverged."""
-_PATIENCE = 5  # a particle with more failures in a row is reported
+_MAX_FAILURES_IN_A_ROW = 5  # a particle with more failures in a row is reported
 _HALVINGS = 10  # of a step, before the particle moves back to its start
 _DAMPINGS = (1e2, 1e4, 1e6, 1e8)
 
@@ -147,7 +147,7 @@ def _count_moves(loop: LoopState, finite: np.ndarray) -> FaultCounters:
     return faults._replace(
         in_a_row=in_a_row,
         failed_at=np.where(finite, faults.failed_at, step + 1).astype(np.int32),
-        stuck=faults.stuck | (in_a_row > _PATIENCE),
+        stuck=faults.stuck | (in_a_row > _MAX_FAILURES_IN_A_ROW),
         moved_back=np.int32(faults.moved_back + np.sum(~finite)),
     )
 

@@ -13,7 +13,7 @@ from ..core.progress import compiling, progress_bar
 from ..results.outcome import Status
 from ..samplers.sampler import Info
 from .checkpoint import Checkpointer
-from .distributed import loss_of_a_process, several_processes, within
+from .distributed import explain_lost_process, several_processes, within
 from .history import Recorder
 from .loop import LoopState, Run, capacity, take_steps
 from .recovery import recover
@@ -54,7 +54,7 @@ def advance_run(
     ended_by, failure = "", None
     first = saved = done = run.steps_done(loop)
     bar = progress_bar(num_steps, done, progress if is_writer(several) else False)
-    with bar, interruptible(_NOTICE) as interrupt, within(run.mesh), loss_of_a_process(run.mesh):
+    with bar, interruptible(_NOTICE) as interrupt, within(run.mesh), explain_lost_process(run.mesh):
         while done < num_steps and loop.healthy and not loop.converged and not ended_by:
             start = time.perf_counter()
             to_checkpoint = checkpointer.every - done % checkpointer.every if checkpointer else num_steps

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .result import Result
 
 HEAD = ("mean", "sd", "5%", "50%", "95%")
-_ROWS, _WARNINGS = 4, 3  # the numbers of coordinates and warnings in a short text
+_MAX_ROWS, _MAX_WARNINGS = 4, 3  # the numbers of coordinates and warnings in a short text
 
 
 def by_name(particles: PyTree) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def size_of(result: "Result") -> str:
 
 def short_text(result: "Result") -> str:
     """A summary of at most a dozen lines: the run's end, its Stein ratio, its warnings and its first coordinates."""
-    lines, left_out = table_lines(result.particles, _ROWS)
+    lines, left_out = table_lines(result.particles, _MAX_ROWS)
     return "\n".join(
         [*_facts(result), *lines, *([f"… and {left_out} more: print(result.summary())"] if left_out else [])]
     )
@@ -78,7 +78,7 @@ def short_text(result: "Result") -> str:
 
 def short_html(result: "Result") -> str:
     """The content of `short_text` as HTML, for a notebook."""
-    rows, left_out = moments(by_name(result.particles), _ROWS)
+    rows, left_out = moments(by_name(result.particles), _MAX_ROWS)
     facts = "".join(f"<div>{html.text(line)}</div>" for line in _facts(result))
     table = html.table(("parameter", *HEAD), [(name, *(f"{number:.4g}" for number in row)) for name, row in rows])
     more = f"<div>… and {left_out} more: <code>print(result.summary())</code></div>" if left_out else ""
@@ -91,6 +91,6 @@ def _facts(result: "Result") -> list[str]:
     lines = [f"Result: {result.status.value}, {size}, {quantity(result.num_steps, 'step')}"]
     if np.isfinite(result.diagnostics.stein_ratio):
         lines.append(f"Stein ratio {result.diagnostics.stein_ratio:.2g} (1 at draws)")
-    lines += [f"Warning: {notice.text.split(':')[0]}" for notice in result.warnings[:_WARNINGS]]
-    more = len(result.warnings) - _WARNINGS
+    lines += [f"Warning: {notice.text.split(':')[0]}" for notice in result.warnings[:_MAX_WARNINGS]]
+    more = len(result.warnings) - _MAX_WARNINGS
     return [*lines, f"… and {quantity(more, 'more warning')}"] if more > 0 else lines

@@ -23,7 +23,7 @@ _JITTER = (-1.0, 0.3)
 """The range of the uniform noise on the log step size of each chain in each transition."""
 _MIN_CHAINS_TO_JUMP = 4
 """The fewest chains with jumps: one or two of them jump, by the difference of two others."""
-_LENGTH = math.pi / 2
+_MEAN_LENGTH = math.pi / 2
 """The mean length of a trajectory: a quarter period, after which a standard Gaussian is independent of its start."""
 
 
@@ -133,7 +133,7 @@ class Hamiltonian(AbstractSampler):
     def _trajectories(self, noise: Noise, state: ChainState, target: BoundTarget, batch: Batch) -> ChainState:
         step = cast_like(self.step_size, state.points)
         steps = step * noise.jitter[:, None]
-        length = _LENGTH * (0.5 + noise.length)
+        length = _MEAN_LENGTH * (0.5 + noise.length)
         leaps = jnp.clip(jnp.ceil(length / step), 1, self.max_leaps).astype(jnp.int32)
         pull, push_back = jax.vmap(self.metric.pull_score), jax.vmap(self.metric.unwhiten)
 

@@ -17,8 +17,8 @@ from .chains import Chains
 from .control_variates import Estimates, moments_by_stein
 from .support_points import MAX_SUPPORT_POINTS, nearest_draws, represent, with_moments
 
-_EDGE = 3e-3  # the share of jumps beyond an edge at 4.7 standard deviations; smooth densities overflow less often
-_RARE = 1e-3  # a quantile of the draws' densities; a particle of lower density lies off a ridge of the target
+_MAX_EDGE_SHARE = 3e-3  # of jumps: the share beyond an edge at 4.7 sds; smooth densities overflow less often
+_LOW_DENSITY_QUANTILE = 1e-3  # of the draws' densities; a particle of lower density lies off a ridge of the target
 _RECORDS, _MAX_RECORDED = 60, 2_000_000  # records of the history, and the most numbers in their particles
 
 
@@ -55,7 +55,7 @@ def place_particles(
     """
     draws, whitening = chains.draws, chains.whitening
     half = draws.points.shape[1] // 2  # of the chains, which is also the number of jumps in a transition
-    estimates = moments_by_stein(draws.points, draws.scores, whitening, draws.outside.mean() <= _EDGE * half)
+    estimates = moments_by_stein(draws.points, draws.scores, whitening, draws.outside.mean() <= _MAX_EDGE_SHARE * half)
     candidates = draws.points[:, :half].reshape(-1, draws.points.shape[-1])
     white_candidates = whitening.whiten(candidates - estimates.center)
     white = represent(random, white_candidates, num_particles)
@@ -66,7 +66,7 @@ def place_particles(
     values, scores, particles = _evaluate_clouds(target, clouds, data)
     outside = ~(np.isfinite(values) & np.isfinite(scores).all(axis=1))
     cost = Cost(gradients=num_particles, sequential=1)
-    threshold, replaced = np.quantile(draws.log_densities, _RARE), outside
+    threshold, replaced = np.quantile(draws.log_densities, _LOW_DENSITY_QUANTILE), outside
     if num_particles <= MAX_SUPPORT_POINTS:  # more particles than these are draws already
         replaced = outside | (values < threshold)
     if replaced.any():
@@ -123,7 +123,7 @@ def _constrain(target: BoundTarget, points: Points) -> PyTree:
     return jax.vmap(target.space.constrain)(points)
 
 
-def measure(random: np.random.Generator, chains: Chains, placement: Placement) -> Diagnostics:
+def measure_draws(random: np.random.Generator, chains: Chains, placement: Placement) -> Diagnostics:
     """The numbers of the chains, and of the particles that stand for their draws.
 
     The stated errors combine the standard errors of the estimates with the difference between the estimates and the

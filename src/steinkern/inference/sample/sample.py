@@ -23,7 +23,7 @@ from ..judge import issue, judge
 from ..rounding import check_rounding
 from .chains import MAX_ROUNDS, chains_at, compile_round_ahead, run_chains
 from .evaluation import Evaluator
-from .particles import constrain_points, measure, place_particles
+from .particles import constrain_points, measure_draws, place_particles
 from .properness import NOT_FINITE
 from .randomness import even_noise, generators
 from .start import CHAINS, Start, as_target_or_model, bind, candidate_starts, expected_shapes, find_start
@@ -148,7 +148,7 @@ def _run(
     if not all(np.isfinite(leaf).all() for leaf in (points, *jax.tree.leaves(particles))):
         return without_posterior(NOT_FINITE, points, cost)
     diagnostics = replace(
-        measure(check_random, chains, placement), cost=cost,
+        measure_draws(check_random, chains, placement), cost=cost,
         missed_component=start.second_component.warning(chains.draws.points) if start.second_component else "",
     )  # fmt: skip
     status, message = Status.CONVERGED, Notice("converged", "means and spreads have settled.")

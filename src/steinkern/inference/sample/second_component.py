@@ -20,7 +20,7 @@ _GROUP_ENDS = (12, 19, 22, 25)  # scales are evaluated in groups that end before
 _MIN_VALLEY = 1.0  # the least depth between two maxima, in nats
 _MAX_DIFFERENCE = 10.0  # a second maximum lower by more nats than this, plus a tenth of the dimension, is ignored
 _MIN_SHARE = 0.01  # the least share of the mass that is reported
-_VISITED = 0.2  # the share of the expected draws in a component at which chains have visited it
+_MIN_VISITED_SHARE = 0.2  # the share of the expected draws in a component at which chains have visited it
 _MAX_ROUNDS = 20  # of the search for a second Gaussian
 
 
@@ -38,7 +38,7 @@ class SecondComponent(NamedTuple):
         """The warning; empty where the draws, (transition, chain, coordinate), visited the second Gaussian."""
         points = draws.reshape(-1, draws.shape[-1])
         first, second = (_log_mass(gaussian, points) for gaussian in (self.first, self.second))
-        if np.mean(second > first) > _VISITED * self.share:
+        if np.mean(second > first) > _MIN_VISITED_SHARE * self.share:
             return ""
         size = f"{self.ratio:.0f} times wider" if self.ratio > 1 else f"{1 / self.ratio:.0f} times narrower"
         return (

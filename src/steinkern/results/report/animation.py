@@ -18,7 +18,7 @@ MISSING = 65535
 """The code of a value that is not finite."""
 
 
-def evenly_spaced(number: int, limit: int) -> np.ndarray:
+def evenly_spaced_to_last(number: int, limit: int) -> np.ndarray:
     """At most `limit` evenly spaced indices below `number`, the last one included."""
     return np.unique(np.linspace(0, number - 1, min(number, limit)).round().astype(int)) if number else np.zeros(0, int)
 
@@ -47,7 +47,7 @@ def animate(
             "`report(..., coordinates=[names])` or `--coordinates`."
         )
     number = chosen[0][1].shape[1]
-    rows = evenly_spaced(number, MAX_PARTICLES)
+    rows = evenly_spaced_to_last(number, MAX_PARTICLES)
     if number > MAX_PARTICLES:
         left_out.append(f"{MAX_PARTICLES} of {number:,} particles are drawn; the table has all.")
     chosen = chosen[:MAX_COORDINATES]

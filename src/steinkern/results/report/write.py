@@ -23,7 +23,7 @@ from ...targets.target import BoundTarget
 from .. import html
 from ..summary import HEAD, by_name, moments, size_of
 from . import charts
-from .animation import animate, evenly_spaced
+from .animation import animate, evenly_spaced_to_last
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -62,7 +62,7 @@ def write_report(
         steps = np.array([result.num_steps])
         frames = {name: np.asarray(values)[None] for name, values in by_name(result.particles).items()}
     else:
-        records = evenly_spaced(len(history.step), _MAX_FRAMES)
+        records = evenly_spaced_to_last(len(history.step), _MAX_FRAMES)
         steps, frames = history.step[records], by_name(jax.tree.map(lambda leaf: leaf[records], history.particles))
     content, left_out = animate(steps, frames, coordinates, moves=not result._chains)
     rows, more = moments(sites, MAX_ROWS)
@@ -183,7 +183,7 @@ def _discrepancy(result: "Result", data: Batch) -> tuple[np.ndarray, np.ndarray,
         points, step = np.asarray(result.points)[None, :_MAX_PAIRED], np.array([result.num_steps])
         note = _frames_note(result) or "The shared parameters had other values at earlier steps."
     else:
-        records = evenly_spaced(len(history.step), _MAX_MEASURED)
+        records = evenly_spaced_to_last(len(history.step), _MAX_MEASURED)
         step, note = history.step[records], ""
         recorded = jax.tree.map(lambda leaf: leaf[records, :_MAX_PAIRED], history.particles)
         points = np.asarray(_unconstrain(result.target, recorded))

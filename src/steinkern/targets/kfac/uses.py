@@ -23,6 +23,8 @@ from .equations import READERS, Reading
 from .factors import LayerRecord
 from .rules import hint_for
 
+# The primitives that call an inner jaxpr, by the name of the parameter that holds it; those that rearrange or cast
+# entries; and sums.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr", "closed_call": "call_jaxpr"}
 _LAYOUT = ("transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy")
 _SUMS = ("add", "add_any")
