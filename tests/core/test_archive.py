@@ -102,7 +102,7 @@ def test_what_a_file_cannot_hold_is_refused_and_nothing_is_left_behind(tmp_path)
 
 def test_a_file_that_names_other_code_is_refused(tmp_path):
     for name in ("os:system", "steinkern.core.archive:remove_checkpoints"):
-        with pytest.raises(archive.DamagedFileError, match="is no record of this package"):
+        with pytest.raises(archive.DamagedFileError, match="is not a record of this package"):
             archive.unpack({"record": name, "fields": {"directory": "."}}, {})
 
 

@@ -189,7 +189,7 @@ def test_more_than_a_quarter_of_the_particles_at_fault_is_divergence():
     particles = jnp.asarray(START).at[:4].set(jnp.array([5.0, 0.0]))
     with pytest.raises(sk.DivergedError, match="not finite"):
         fit(cliff, particles=particles)
-    assert recovery.SHARE == 0.25
+    assert recovery.MAX_FAULTY_SHARE == 0.25
 
 
 @jax.custom_jvp

@@ -26,7 +26,7 @@ def press_ctrl_c(at: int):
 def test_ctrl_c_ends_with_a_result_and_a_checkpoint(tmp_path, finished):
     result = fit_gaussian(tmp_path, callback=press_ctrl_c(7))
     assert (result.status, result.num_steps) == (sk.Status.STOPPED, 7)
-    assert "Ctrl-C ended the run after 7 steps; the same call goes on from its checkpoint." in result.message.text
+    assert "Ctrl-C ended the run after 7 steps; the same call continues from its checkpoint." in result.message.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert max(os.listdir(tmp_path)) == "step-000000000007.npz"
     assert_same_end(fit_gaussian(tmp_path), finished[1])
@@ -36,7 +36,7 @@ def test_ctrl_c_ends_with_a_result_and_a_checkpoint(tmp_path, finished):
 def test_ctrl_c_without_checkpoints_ends_with_a_result_to_go_on_from(finished):
     result = fit_gaussian(None, checkpoint_every=None, callback=press_ctrl_c(7))
     assert result.status is sk.Status.STOPPED
-    assert "give this result to `fit` to go on from it." in result.message.text
+    assert "give this result to `fit` to continue it." in result.message.text
     rest = fit_gaussian(None, 13, checkpoint_every=None, particles=result)
     np.testing.assert_array_equal(rest.points, finished[1].points)
 

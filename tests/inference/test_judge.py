@@ -310,7 +310,7 @@ def test_ctrl_c_is_judged_by_what_there_is(heard):
     result = listened(sampler=still, particles=draws(100, 2) + 3.0, num_steps=1000, callback=interrupt)
     assert result.status is sk.Status.STOPPED
     assert codes(result) == ["shifted"]
-    assert result.warnings[0].text.endswith("The run was ended early: go on with it.")
+    assert result.warnings[0].text.endswith("The run was ended early: continue it.")
     rows = np.random.default_rng(1).normal(size=(103, 2))
     posterior = sk.Posterior(gaussian, lambda x, row: gaussian(x - row), num_data=103)
     result = listened(posterior, still, draws(30, 2), 1000, data=rows, batch_size=10, callback=interrupt)

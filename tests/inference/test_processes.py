@@ -127,7 +127,7 @@ def test_the_loss_of_a_process_ends_the_others_with_a_clear_error(ended):
     assert ended.codes[0] != 0
     assert "the run went on" not in ended.said[0]
     # Which of the two comes first is a race: our error from the collective that broke, or JAX's own word.
-    ours = "process 0 of 2 cannot go on: another process of the run has most likely ended"
+    ours = "process 0 of 2 cannot continue: another process of the run has most likely ended"
     theirs = "This most likely indicates that another task died"
     assert ours in ended.errors[0] or theirs in ended.errors[0]
 

@@ -10,7 +10,7 @@ import pytest
 import steinkern as sk
 from steinkern.inference.diagnostics import distance_along_directions, measure_mixing
 from steinkern.inference.judge import MAX_DRIFT
-from steinkern.inference.sample.chains import ROUND, _have_settled, estimate_metric, one_round
+from steinkern.inference.sample.chains import ROUND, _have_converged, estimate_metric, one_round
 from steinkern.inference.sample.control_variates import moments_by_stein
 from steinkern.inference.sample.evaluation import Evaluator
 from steinkern.inference.sample.gaussian import first_precisions, nearest_gaussian
@@ -166,16 +166,16 @@ def test_a_jump_leaves_the_target_as_it_is():
     np.testing.assert_allclose(points.var(0), TRIGAMMA_3, rtol=0.1)
 
 
-def test_chains_that_have_settled_are_told_from_those_that_drift_or_stay_apart():
+def test_chains_that_have_converged_are_told_from_those_that_drift_or_stay_apart():
     still = jr.normal(jr.key(0), (200, 100, 2))
     found = measure_mixing(np.asarray(still))
-    assert _have_settled(found)
+    assert _have_converged(found)
     np.testing.assert_allclose(found.mean_errors, 1 / np.sqrt(20_000), rtol=0.4)  # from 100 chains: 7 percent
     np.testing.assert_allclose(found.r_hat, 1, atol=0.01)  # √(1 + 1/200), and noise
     moving = still + jnp.linspace(0, 1, 200)[:, None, None] * jnp.array([0.0, 1.0])[None, None]
     assert measure_mixing(np.asarray(moving)).drift > MAX_DRIFT
     apart = still + 5.0 * jnp.asarray(np.arange(100) % 2, float)[None, :, None]
-    assert not _have_settled(measure_mixing(np.asarray(apart)))
+    assert not _have_converged(measure_mixing(np.asarray(apart)))
     assert measure_mixing(np.asarray(apart)).r_hat.min() > 2
 
 

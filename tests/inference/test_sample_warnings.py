@@ -12,7 +12,7 @@ import steinkern as sk
 from steinkern.inference.sample.control_variates import moments_by_stein
 from steinkern.inference.sample.evaluation import Evaluator
 from steinkern.inference.sample.gaussian import first_precisions, nearest_gaussian
-from steinkern.inference.sample.properness import is_running_away
+from steinkern.inference.sample.properness import is_diverging
 from steinkern.inference.sample.randomness import even_noise
 from steinkern.inference.sample.second_component import find_second_component, second_scale
 from steinkern.inference.sample.whitening import Whitening
@@ -56,13 +56,13 @@ def test_spreads_that_double_again_and_again_are_a_runaway():
     def spreads(*sizes):
         return [np.array([1.0, size]) for size in sizes]
 
-    assert is_running_away(spreads(1.0, 1e2, 1e4, 1e6))
-    assert is_running_away(spreads(1.0, np.inf))
-    assert is_running_away(spreads(1.0, np.nan))
-    assert not is_running_away(spreads(1.0, 1e2, 1e4))  # it may still come to rest
-    assert not is_running_away(spreads(1.0, 1e4, 1e4, 1.1e4, 1e4))  # from a narrow part to a wide one
-    assert not is_running_away(spreads(4.4, 6.4, 7.2, 8.3, 9.2, 9.0, 11.0, 12.0, 8.6))  # heavy tails
-    assert not is_running_away(spreads(1.0, 3.0, 9.0, 27.0))
+    assert is_diverging(spreads(1.0, 1e2, 1e4, 1e6))
+    assert is_diverging(spreads(1.0, np.inf))
+    assert is_diverging(spreads(1.0, np.nan))
+    assert not is_diverging(spreads(1.0, 1e2, 1e4))  # it may still come to rest
+    assert not is_diverging(spreads(1.0, 1e4, 1e4, 1.1e4, 1e4))  # from a narrow part to a wide one
+    assert not is_diverging(spreads(4.4, 6.4, 7.2, 8.3, 9.2, 9.0, 11.0, 12.0, 8.6))  # heavy tails
+    assert not is_diverging(spreads(1.0, 3.0, 9.0, 27.0))
 
 
 # Densities without finite mass, and those that only look so.

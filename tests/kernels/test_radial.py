@@ -304,8 +304,8 @@ def test_where_there_can_be_no_kernel_auto_goes_in_tiles_and_says_so(
         monkeypatch.setattr(f"{module}.{attribute}", value)
     monkeypatch.setattr(radial, "DENSE_PAIRS", 0)
     see_a_gpu(monkeypatch)
-    gpu_tiles.missing.cache_clear()
-    request.addfinalizer(gpu_tiles.missing.cache_clear)
+    gpu_tiles.reason_unavailable.cache_clear()
+    request.addfinalizer(gpu_tiles.reason_unavailable.cache_clear)
     at, source = problem(10, 3)
     with pytest.warns(UserWarning, match=f"^{reason}: velocities of many particles are computed in tiles"):
         found = radial_velocity(sk.RBF(1.0), at, source)

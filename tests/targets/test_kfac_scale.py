@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 
 import steinkern as sk
-from steinkern.core._xla import LONG
+from steinkern.core._xla import MIN_SPLIT_LENGTH
 from steinkern.targets.kfac.factors import second_moment, second_moment_with_ones
 from tests.helpers.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
 from tests.linalg.test_operators import dense_matrix, largest_array
@@ -105,7 +105,7 @@ def test_a_large_factor_is_the_dense_one_within_its_blocks(largest, key):
     assert_close(dense_matrix(operator), mask * 0.3 * np.asarray(rows.T @ rows))
 
 
-@pytest.mark.parametrize(("count", "largest"), [(7, 10), (LONG, 10), (LONG, 3)])
+@pytest.mark.parametrize(("count", "largest"), [(7, 10), (MIN_SPLIT_LENGTH, 10), (MIN_SPLIT_LENGTH, 3)])
 def test_rows_with_a_one_are_those_that_have_a_column_of_ones(count, largest, key):
     rows = jr.normal(key, (count, 5))
     with_ones = jnp.concatenate([rows, jnp.ones((count, 1))], axis=1)

@@ -116,8 +116,8 @@ def sample(
         ) from error
     finally:
         lock.release()
-    lines, left = table_lines(result.particles, _MAX_ROWS)
-    more = [f"… and {left} more, on the page"] if left else []
+    lines, left_out = table_lines(result.particles, _MAX_ROWS)
+    more = [f"… and {left_out} more, on the page"] if left_out else []
     warnings = [f"Warning: {notice}" for notice in result.warnings]
     written = [f"{name}: {path}" for name, path in files.items()]
     typer.echo("\n".join([*lines, *more, *result._ending(), *warnings, "", *written]))

@@ -1,1 +1,1 @@
-"""The base layer: types, particles, linear operators, metrics, files and checkpoints."""
+"""The base layer: types, particles, compiled programs, messages, files and checkpoints."""

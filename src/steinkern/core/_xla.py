@@ -1,4 +1,4 @@
-"""Workarounds for XLA, each with the versions and the measurement that will let it go."""
+"""Workarounds for XLA, each with the version and the measurement to repeat before it is removed."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ _LAPACK = {
 }  # fmt: skip
 """The primitives that jaxlib hands to LAPACK on a CPU."""
 _MAX_SMALL = 512**2
-"""The most numbers in a matrix for which BLAS gets one thread.
+"""The most entries of a matrix for which BLAS gets one thread.
 
 jaxlib takes LAPACK from scipy's OpenBLAS and calls it from XLA's threads. OpenBLAS starts more threads for each call,
 and they wait for one another. Five Choleskys of 11 × 11 in a `scan`, for 100 points, take 2.95 s (jax 0.12, two
@@ -37,7 +37,7 @@ def has_small_matrices(jaxpr: Any) -> bool:
 
 
 def _lapack_sizes(jaxpr: Any) -> Iterator[int]:
-    """The largest operand of each call of LAPACK: the numbers in one matrix of the batch."""
+    """The largest operand of each call of LAPACK: the number of entries of one matrix of the batch."""
     for equation in jaxpr.eqns:
         if equation.primitive.name in _LAPACK:
             shapes = [operand.aval.shape for operand in equation.invars]
@@ -106,7 +106,7 @@ def on_gpu(function: Callable[..., R], other: Callable[..., R], *arrays: Any) ->
     return jax.lax.platform_dependent(*arrays, cuda=function, default=other)
 
 
-LONG = 2048
+MIN_SPLIT_LENGTH = 2048
 """The least length of a contracted axis that is split into chunks on a GPU.
 
 cuBLAS gives each tile of 32 × 32 results one block of threads, which walks along the contracted axis. On an H200 the
@@ -129,7 +129,7 @@ def long_squares(rows: Float[Array, "n d"]) -> Float[Array, "d d"]:
     def whole(rows: Array) -> Array:
         return jnp.matmul(rows.T, rows, precision="highest")
 
-    if count < LONG or size > _MAX_SIDE or pack == chunks == 1:
+    if count < MIN_SPLIT_LENGTH or size > _MAX_SIDE or pack == chunks == 1:
         return whole(rows)
     return on_gpu(lambda rows: squares_in_chunks(rows, chunks, pack), whole, rows)
 
@@ -153,8 +153,8 @@ def squares_in_chunks(rows: Float[Array, "n d"], chunks: int, pack: int = 1) -> 
     diagonal blocks.
     """
     size = rows.shape[1]
-    parts = rows.reshape(chunks, -1, pack * size)
-    sums = jnp.sum(jnp.einsum("cni,cnj->cij", parts, parts, precision="highest"), axis=0)
+    stacked = rows.reshape(chunks, -1, pack * size)
+    sums = jnp.sum(jnp.einsum("cni,cnj->cij", stacked, stacked, precision="highest"), axis=0)
     blocks = sums.reshape(pack, size, pack, size)
     return sum((blocks[i, :, i] for i in range(1, pack)), start=blocks[0, :, 0])
 
@@ -168,13 +168,13 @@ def products_in_chunks(left: Float[Array, "m d"], right: Float[Array, "n d"], ch
 def number_of_chunks(length: int) -> int:
     """The divisor of `length` whose chunks are closest to `_CHUNK`, half to four times as long; 1 where there is none.
 
-    A length below `LONG` is one chunk.
+    A length below `MIN_SPLIT_LENGTH` is one chunk.
     """
-    if length < LONG:
+    if length < MIN_SPLIT_LENGTH:
         return 1
     max_chunks = 2 * length // _CHUNK
-    near = [count for count in range(2, max_chunks + 1) if length % count == 0 and length // count <= 4 * _CHUNK]
-    return min(near, key=lambda count: abs(length // count - _CHUNK), default=1)
+    divisors = [count for count in range(2, max_chunks + 1) if length % count == 0 and length // count <= 4 * _CHUNK]
+    return min(divisors, key=lambda count: abs(length // count - _CHUNK), default=1)
 
 
 def _packs_and_chunks(count: int, size: int) -> tuple[int, int]:
@@ -218,25 +218,26 @@ def reduce_together(kinds: Sequence[Kind], arrays: Sequence[Array]) -> tuple[Arr
 
 def reduce_apart(kinds: Sequence[Kind], arrays: Sequence[Array]) -> tuple[Array, ...]:
     """One reduction per array; faster for large or batched arrays."""
-    plain = {"sum": lambda array: jnp.sum(array, dtype=array.dtype), "max": jnp.max, "min": jnp.min}
-    return tuple(plain[kind](array) for kind, array in zip(kinds, arrays, strict=True))
+    functions = {"sum": lambda array: jnp.sum(array, dtype=array.dtype), "max": jnp.max, "min": jnp.min}
+    return tuple(functions[kind](array) for kind, array in zip(kinds, arrays, strict=True))
 
 
 def _reduce(kinds: Sequence[Kind], arrays: Sequence[Array], axes: tuple[int, ...]) -> tuple[Array, ...]:
     combiners = {"sum": jax.lax.add, "max": jax.lax.max, "min": jax.lax.min}
-    firsts = tuple(_first(kind, array) for kind, array in zip(kinds, arrays, strict=True))
+    identities = tuple(_identity(kind, array) for kind, array in zip(kinds, arrays, strict=True))
 
     def combine(left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(combiners[kind](*pair) for kind, *pair in zip(kinds, left, right, strict=True))
 
     # The barrier keeps XLA from merging this reduction with the next, and from splitting one of which a single result
     # is used into two kernels.
-    return tuple(jax.lax.optimization_barrier(jax.lax.reduce(tuple(arrays), firsts, combine, axes)))
+    return tuple(jax.lax.optimization_barrier(jax.lax.reduce(tuple(arrays), identities, combine, axes)))
 
 
-def _first(kind: Kind, array: Array) -> Array:
+def _identity(kind: Kind, array: Array) -> Array:
+    """The initial value of a reduction, which changes no result."""
     if kind == "sum":
         return jnp.zeros((), array.dtype)
-    edge = jnp.iinfo(array.dtype) if jnp.issubdtype(array.dtype, jnp.integer) else None
-    largest, smallest = (edge.max, edge.min) if edge else (jnp.inf, -jnp.inf)
+    limits = jnp.iinfo(array.dtype) if jnp.issubdtype(array.dtype, jnp.integer) else None
+    largest, smallest = (limits.max, limits.min) if limits else (jnp.inf, -jnp.inf)
     return jnp.array(smallest if kind == "max" else largest, array.dtype)

@@ -54,7 +54,7 @@ class CheckpointError(OSError, ValueError):
 
 
 class DamagedFileError(ValueError):
-    """A file is truncated or altered, or is none of steinkern."""
+    """A file is truncated or altered, or was not written by steinkern."""
 
 
 # Trees.
@@ -67,10 +67,10 @@ def pack(value: PyTree, arrays: Arrays, name: str) -> Json:
     classes, such as a user's module, only the arrays are packed: `unpack` takes a template for them.
     """
     if _is_record(type(value)):
-        of_enum, kind = isinstance(value, enum.Enum), f"{type(value).__module__}:{type(value).__qualname__}"
-        names = ["value"] if of_enum else [field.name for field in dataclasses.fields(value)]
+        is_enum, class_name = isinstance(value, enum.Enum), f"{type(value).__module__}:{type(value).__qualname__}"
+        names = ["value"] if is_enum else [field.name for field in dataclasses.fields(value)]
         fields = {field: pack(getattr(value, field), arrays, f"{name}/{field}") for field in names}
-        return {"record": kind, "fields": fields}
+        return {"record": class_name, "fields": fields}
     match value:
         case np.ndarray() | np.generic() | jax.Array():
             return _pack_array(value, arrays, name)
@@ -93,18 +93,18 @@ def pack_leaves(tree: PyTree, arrays: Arrays, name: str) -> Json:
 
 
 def unpack(node: Json, arrays: Arrays, template: PyTree = None) -> PyTree:
-    """The tree that `pack` made JSON of.
+    """Undo `pack`: the tree of a JSON node.
 
     Args:
         node: the JSON.
         arrays: the arrays of the file.
-        template: a tree with the structure of what has other classes; its leaves other than arrays are taken over.
+        template: a tree with the structure of the parts that have other classes, and their leaves other than arrays.
     """
     match node:
-        case {"array": name, "jax": of_jax}:
+        case {"array": name, "jax": is_jax}:
             # JAX would round double precision where it computes in single precision: such arrays stay NumPy's.
             fits = jax.dtypes.canonicalize_dtype(arrays[name].dtype) == arrays[name].dtype
-            return jnp.asarray(arrays[name]) if of_jax and fits else arrays[name]
+            return jnp.asarray(arrays[name]) if is_jax and fits else arrays[name]
         case {"key": name, "impl": impl}:
             return jr.wrap_key_data(jnp.asarray(arrays[name]), impl=impl)
         case {"record": name, "fields": fields}:
@@ -129,8 +129,8 @@ def foreign_class(tree: PyTree) -> str:
         return next(filter(None, map(foreign_class, tree)), "")
     if type(tree) is dict and all(type(key) in (str, int) for key in tree):
         return foreign_class(list(tree.values()))
-    held = tree is None or isinstance(tree, _ARRAY | bool | int | float | str)
-    return "" if held or _is_record(type(tree)) else type(tree).__name__
+    storable = tree is None or isinstance(tree, _ARRAY | bool | int | float | str)
+    return "" if storable or _is_record(type(tree)) else type(tree).__name__
 
 
 def is_key(leaf: Any) -> bool:
@@ -138,19 +138,19 @@ def is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
-def _is_record(kind: Any) -> bool:
+def _is_record(cls: Any) -> bool:
     """Whether this is an enumeration or a dataclass of this package; modules hold functions."""
-    if not (isinstance(kind, type) and kind.__module__.startswith(_PACKAGE)):
+    if not (isinstance(cls, type) and cls.__module__.startswith(_PACKAGE)):
         return False
-    return issubclass(kind, enum.Enum) or (dataclasses.is_dataclass(kind) and not issubclass(kind, eqx.Module))
+    return issubclass(cls, enum.Enum) or (dataclasses.is_dataclass(cls) and not issubclass(cls, eqx.Module))
 
 
 def _class(name: str) -> Any:
     module, _, qualname = name.partition(":")
-    kind = getattr(importlib.import_module(module), qualname) if module.startswith(_PACKAGE) else None
-    if not _is_record(kind):
-        raise DamagedFileError(f"{name} is no record of this package.")
-    return kind
+    cls = getattr(importlib.import_module(module), qualname) if module.startswith(_PACKAGE) else None
+    if not _is_record(cls):
+        raise DamagedFileError(f"{name} is not a record of this package.")
+    return cls
 
 
 def _pack_array(array: Any, arrays: Arrays, name: str) -> Json:
@@ -168,7 +168,7 @@ def _pack_array(array: Any, arrays: Arrays, name: str) -> Json:
 
 
 def write(path: Path, meta: Json, arrays: Arrays) -> None:
-    """Write a file atomically: it is whole, or what was there before."""
+    """Write a file atomically: readers see the whole new file, or the old one."""
     text = json.dumps({"types": {name: array.dtype.name for name, array in arrays.items()}, **meta})
     members: dict[str, Any] = {name: as_plain(array) for name, array in arrays.items()}
     members["meta"] = np.frombuffer(text.encode(), np.uint8)
@@ -198,7 +198,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def as_plain(array: np.ndarray) -> np.ndarray:
-    """An array of a type that NumPy writes: of the bits of one that it does not know, such as bfloat16."""
+    """The array; its bits as integers where NumPy cannot write its dtype, such as bfloat16."""
     if array.dtype.hasobject:
         raise ValueError(f"a file cannot hold an array of {array.dtype.name}.")
     array = np.asarray(array, order="C")
@@ -249,7 +249,7 @@ def lock_directory(directory: Path, argument: str) -> filelock.BaseFileLock:
 
 
 def save_checkpoint(directory: Path, step: int, meta: Json, arrays: Arrays) -> None:
-    """Write the checkpoint of a step, then remove all but the last two, and what killed processes have left."""
+    """Write the checkpoint of a step, then remove all but the last two, and the partial files of killed processes."""
     write(directory / f"step-{step:012d}.npz", meta, arrays)
     for old in [*_checkpoints(directory)[:-_NUM_CHECKPOINTS], *directory.glob("step-*.partial")]:
         with contextlib.suppress(OSError):  # it only takes up space

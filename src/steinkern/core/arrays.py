@@ -18,9 +18,9 @@ from .types import Batch, Key, PyTree, is_concrete
 LARGEST_ROUNDING = 0.01
 """The largest rounding error in float32, relative to a column's standard deviation; data that lose more are refused."""
 _CONSTANT_SPREAD = 1e-11
-"""The largest relative spread of a column that is constant up to rounding."""
+"""The largest relative standard deviation of a column that is constant up to rounding."""
 _MIN_ROWS = 3
-"""With fewer rows the spread of a column may be small by chance."""
+"""With fewer rows the standard deviation of a column may be small by chance."""
 _X64 = "enable double precision (`jax.config.update('jax_enable_x64', True)`)"
 
 
@@ -70,10 +70,10 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
 
 def _describe_non_numeric(name: str, value: Any) -> str:
     text = " ".join(repr(value).split())
-    shown = text if len(text) <= 100 else f"{text[:100]}…"
-    texts = isinstance(value, np.ndarray) and value.dtype.kind in "OSTU"  # a column of a table, for example
-    hint = " Encode texts as numbers, or leave them out." if texts else ""
-    return f"`{name}` must be an array of numbers, got {shown} of type {type(value).__name__}.{hint}"
+    excerpt = text if len(text) <= 100 else f"{text[:100]}…"
+    is_column = isinstance(value, np.ndarray) and value.dtype.kind in "OSTU"  # a column of a table, for example
+    hint = " Encode texts as numbers, or leave them out." if is_column else ""
+    return f"`{name}` must be an array of numbers, got {excerpt} of type {type(value).__name__}.{hint}"
 
 
 def as_array(name: str, value: Any) -> Array:

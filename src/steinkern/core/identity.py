@@ -15,7 +15,7 @@ from .archive import Arrays, as_plain, pack_leaves
 from .multihost import on_host
 from .types import PyTree
 
-_NUM_ROWS = 8
+_NUM_NORMS = 8  # of a digest on a GPU
 _RTOL = 1e-3  # float32 sums of many rows, by other algorithms
 _PACKAGES = ("steinkern", "jax", "jaxlib", "numpy", "optax", "equinox")
 
@@ -46,7 +46,7 @@ def value_digest(values: Array) -> str | list[float]:
     rows = on_host(values)
     if jax.default_backend() == "cpu":
         return array_digest(rows)
-    return np.linalg.norm(rows[:_NUM_ROWS].reshape(min(len(rows), _NUM_ROWS), -1).astype(float), axis=1).tolist()
+    return np.linalg.norm(rows[:_NUM_NORMS].reshape(min(len(rows), _NUM_NORMS), -1).astype(float), axis=1).tolist()
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:

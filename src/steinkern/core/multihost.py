@@ -41,15 +41,15 @@ def is_writer(several: bool) -> bool:
 
 def any_process(several: bool, *answers: bool) -> list[bool]:
     """The logical or of each answer over all processes; the answers themselves unless `several` processes run."""
-    return [bool(column.any()) for column in _all_of(answers).T] if several else list(answers)
+    return [bool(column.any()) for column in _gather(answers).T] if several else list(answers)
 
 
 def same_everywhere(several: bool, text: str) -> bool:
     """Whether all processes have the same text, such as a digest."""
     code = np.frombuffer(text.encode(), np.uint8)
-    return not several or bool((_all_of(code) == code[None, :]).all())
+    return not several or bool((_gather(code) == code[None, :]).all())
 
 
-def _all_of(values: Any) -> np.ndarray:
+def _gather(values: Any) -> np.ndarray:
     """The values of every process, (processes, …)."""
     return np.asarray(multihost_utils.process_allgather(np.asarray(values)))

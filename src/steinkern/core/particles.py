@@ -123,8 +123,8 @@ def split(parameters: PyTree, particles: str | Sequence[str]) -> tuple[PyTree, P
     if unknown or not wanted:
         listed = ", ".join(map(repr, unknown)) or "no name at all"
         raise ValueError(f"`particles` must name leaves among {', '.join(names)}, got {listed}.")
-    chosen = [any(_is_in(name, want) for want in wanted) for name in names]
-    mask = jax.tree_util.tree_unflatten(structure, chosen)
+    selected = [any(_is_in(name, want) for want in wanted) for name in names]
+    mask = jax.tree_util.tree_unflatten(structure, selected)
     return eqx.partition(parameters, mask)
 
 

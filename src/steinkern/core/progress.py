@@ -24,13 +24,13 @@ def progress_bar(total: int, initial: int = 0, wanted: bool | None = None) -> An
     """
     notebook = in_notebook()
     by_default = False if notebook else None  # `None` hides the bar unless stderr is a terminal
-    hidden = by_default if wanted is None else not wanted
+    disable = by_default if wanted is None else not wanted
     bar: Any = tqdm
     if notebook and importlib.util.find_spec("ipywidgets") is not None:  # the notebook bar warns without ipywidgets
         from tqdm.notebook import tqdm as notebook_bar
 
         bar = notebook_bar
-    return bar(total=total, initial=initial, disable=hidden, leave=False)
+    return bar(total=total, initial=initial, disable=disable, leave=False)
 
 
 def in_notebook() -> bool:

@@ -50,13 +50,13 @@ def as_count(name: str, value: Any) -> int:
     return int(value)
 
 
-def as_number(name: str, value: Any) -> float:
+def as_positive(name: str, value: Any) -> float:
     """A positive number as a `float`, so that 100 and 100.0 identify the same run."""
     check_positive_number(name, value)
     return float(value)
 
 
-def as_switch(name: str, value: Any) -> bool:
+def as_bool(name: str, value: Any) -> bool:
     """A strict bool; strings and arrays are rejected."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"`{name}` must be True or False, got {value!r}.")
@@ -65,7 +65,7 @@ def as_switch(name: str, value: Any) -> bool:
 
 def as_tolerance(tolerance: Any, sampler: AbstractSampler) -> float:
     """The tolerance as a fraction below 1; refused for samplers whose particles do not come to rest."""
-    fraction = as_number("tolerance", tolerance)
+    fraction = as_positive("tolerance", tolerance)
     if fraction >= 1:
         raise ValueError(f"`tolerance` must be a fraction of the largest velocity, below 1, got {tolerance}.")
     if not sampler.traits.deterministic:

@@ -94,7 +94,7 @@ class Checkpointer:
         """Write a checkpoint; `CheckpointError` in all processes where that fails."""
         points, run, target = loop.state.points, self.run, self.run.target_at(loop)
         done = quantity(run.steps_done(loop), "step")
-        message = Notice("checkpoint", f"a checkpoint after {done}; the run went on from it, or stopped.")
+        message = Notice("checkpoint", f"a checkpoint after {done}; the run continued from it, or stopped.")
         result = Result(
             constrained(target, points), points, Status.STOPPED, message, int(loop.step), recorder.history(target),
             Diagnostics(faults=count_faults(loop)), target, run.sampler, None, run.settings(), shared=target.shared,
@@ -108,7 +108,7 @@ class Checkpointer:
             raise CheckpointError(
                 f"the checkpoint at step {result.num_steps} could not be written to {self.directory}: "
                 f"{error.strerror or error}. The last good one, if there was one, is intact; make room and run the "
-                "same call again to go on from it. `result` of this error is the result so far."
+                "same call again to continue from it. `result` of this error is the result so far."
             ) from error
 
     def restore(self, loop: LoopState, recorder: Recorder) -> LoopState:

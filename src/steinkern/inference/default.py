@@ -41,9 +41,9 @@ from .sample.start import (
     as_target_or_model,
     bind,
     candidate_starts,
+    expected_shapes,
     find_start,
     in_default_precision,
-    in_shapes,
 )
 from .sample.whitening import Whitening, eigh
 
@@ -52,12 +52,12 @@ STEPS, MAX_EPOCHS = 400, 8
 """The most steps, and with minibatches the most passes over the data in them; most runs converge before."""
 TRANSITIONS = 25
 """Of the 100 reference chains, in a round: two rounds adapt step size and metric, two are compared."""
-MAX_CHAIN_DIMENSIONS = 4000  # of reference chains, whose draws in more dimensions take too much memory
+MAX_CHAIN_DIMENSIONS = 4000  # of reference chains, whose draws take too much memory in more dimensions
 ROWS = 500  # the least number of rows in the sample of the first Gaussian; 20 a coordinate where that is more
 _CHAIN_EPOCHS, _CHAIN_BATCHES, _MIN_ROWS = 3.0, 700, 32  # of reference chains, which need about 700 batches
 _MAX_ERROR = 0.1  # standard deviation, over the particles, of the error of a log density on a sample of the rows
 _NEWTON_STEPS = 5
-_CLOSE, _MAX_STEP = 0.1, 1000.0  # standard deviations a coordinate: the last Newton step, and the longest one
+_MAX_LAST_STEP, _MAX_STEP = 0.1, 1000.0  # standard deviations per coordinate: of the last Newton step, and of any
 _BLOCK = 1024  # rows at a time in a pass over all of them
 _HALVINGS = 40  # of the distance from a first particle to the Gaussian's mean, until the density there is finite
 
@@ -71,7 +71,7 @@ class Choice(NamedTuple):
     num_steps: int
     compares: bool = False
     """Whether the particles are to be compared with reference chains: the sampler is `AutoSVGD`."""
-    other: SecondComponent | None = None
+    second_component: SecondComponent | None = None
     """Mass that particles from the nearest Gaussian do not reach."""
     cost: Cost = Cost()
     """Up to the first step."""
@@ -81,7 +81,7 @@ def choose(
     key: KeyLike, target: AbstractTarget | LogDensityFunction, sampler: AbstractSampler | None, particles: PyTree,
     data: Batch, start: PyTree, num_particles: int | None, num_steps: int | None, batch_size: int | None,
 ) -> Choice:  # fmt: skip
-    """Choose what a call of `fit` leaves open: particles, a sampler, a number of steps. The arguments are those of it.
+    """Choose what a call of `fit` leaves open: particles, a sampler, a number of steps. Arguments are as in `fit`.
 
     Raises:
         ValueError: the density has no finite mass that can be found, or the target draws minibatches itself.
@@ -97,29 +97,29 @@ def choose(
     steps = as_count("num_steps", max_steps if num_steps is None else num_steps)
     if sampler is not None and particles is not None and batch_size is None:  # it continues a run
         return Choice(target, sampler, particles, steps, compares)
-    starts = candidate_starts(key, target, start) if particles is None else _one_by_one(particles)
+    starts = candidate_starts(key, target, start) if particles is None else _each_particle(particles)
     first = next(starts)
-    for_start, for_particles = generators(key, 2)
-    with explain_errors(*in_shapes(first, data)):
+    start_random, particle_random = generators(key, 2)
+    with explain_errors(*expected_shapes(first, data)):
         bound, particle, rows = bind(target, first, data, start is not None)
-        used = rows if batch_size is None else _sample_of_rows(for_start, bound, rows)
-        evaluator = Evaluator(bound, particle, even_noise(for_start, CHAINS, bound.space.layout.size), used)
+        start_rows = rows if batch_size is None else _sample_of_rows(start_random, bound, rows)
+        evaluator = Evaluator(bound, particle, even_noise(start_random, CHAINS, bound.space.layout.size), start_rows)
         search = find_start(evaluator, chain([first], starts))
     if search.problem is not None:
         raise ValueError(search.problem.text)
     nearest, cost = search.nearest, evaluator.cost
     if batch_size is not None:
         centered, nearest, passes = center_on_rows(bound, nearest, rows)
-        epochs = cost.sequential * batch_length(used) / batch_length(rows) + passes
+        epochs = cost.sequential * batch_length(start_rows) / batch_length(rows) + passes
         cost += Cost(gradients=passes, hessians=passes, sequential=passes, epochs=epochs)
         target = centered if compares else target
     sampler = AutoSVGD(nearest.whitening.metric(), float(steps)) if sampler is None else sampler
     if particles is None:
-        particles = _draw(for_particles, sampler, bound, nearest, used, number)
-    return Choice(target, sampler, particles, steps, compares, search.other, cost)
+        particles = _draw(particle_random, sampler, bound, nearest, start_rows, number)
+    return Choice(target, sampler, particles, steps, compares, search.second_component, cost)
 
 
-def _one_by_one(particles: PyTree) -> Iterator[PyTree]:
+def _each_particle(particles: PyTree) -> Iterator[PyTree]:
     values = particles.particles if isinstance(particles, Result) else particles
     for i in range(check_particles(values)):
         yield jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], values)
@@ -129,14 +129,14 @@ def _draw(
     random: np.random.Generator, sampler: AbstractSampler, target: BoundTarget, nearest: Gaussian, data: Batch,
     number: int,
 ) -> PyTree:  # fmt: skip
-    """Particles of the nearest Gaussian, those outside of the support moved towards its mean until they are inside."""
+    """Draws of the nearest Gaussian, moved towards its mean where the density is not finite."""
     points, mean = nearest.cloud(even_noise(random, number, len(nearest.mean))), nearest.mean
     for _ in range(_HALVINGS):
         evaluation = evaluate(sampler, target, jax.device_put(points), data)
-        good = np.isfinite(evaluation.log_densities) & np.asarray(evaluation.smooth)
-        if good.all():
+        is_finite = np.isfinite(evaluation.log_densities) & np.asarray(evaluation.finite_scores)
+        if is_finite.all():
             return jax.tree.map(np.asarray, evaluation.particles)
-        points = np.where(good[:, None], points, (points + mean) / 2)
+        points = np.where(is_finite[:, None], points, (points + mean) / 2)
     raise ValueError(
         "`start` leads to where the log density or its gradient is not finite: the Gaussian nearest to the target has "
         "draws there. Start elsewhere, or declare the support with `support=`."
@@ -153,8 +153,8 @@ def _sample_of_rows(random: np.random.Generator, target: BoundTarget, data: Batc
             f"`batch_size` without a sampler takes at most {DENSE_DIMENSIONS} coordinates, because it needs the "
             f"Hessian on all rows, got {d}. Give a sampler, such as `matrix_svgd('average', Fisher(...))`."
         )
-    chosen = np.sort(random.choice(rows, min(rows, max(ROWS, 20 * d)), replace=False))
-    return jax.tree.map(lambda leaf: leaf[chosen], data)
+    indices = np.sort(random.choice(rows, min(rows, max(ROWS, 20 * d)), replace=False))
+    return jax.tree.map(lambda leaf: leaf[indices], data)
 
 
 def center_on_rows(target: BoundTarget, nearest: Gaussian, data: Batch) -> tuple[CenteredPosterior, Gaussian, int]:
@@ -170,7 +170,7 @@ def center_on_rows(target: BoundTarget, nearest: Gaussian, data: Batch) -> tuple
     """
     assert isinstance(target.target, Posterior)
     mean, precision, passes, step, length = nearest.mean, nearest.precision, 0, np.zeros(1), np.inf
-    while passes < _NEWTON_STEPS and length > _CLOSE:
+    while passes < _NEWTON_STEPS and length > _MAX_LAST_STEP:
         mean, passes = mean + step, passes + 1
         arrays = _derivatives(target, jax.device_put(mean), data)
         gradient, hessian, prior_gradient, prior_hessian = (np.asarray(array, np.float64) for array in arrays)
@@ -228,7 +228,7 @@ def _sum_over_blocks(function: Callable[[Batch], Any], data: Batch) -> Any:
 def reference_chains(
     key: KeyLike, choice: Choice, run: Run, loop: LoopState, particles: PyTree, diagnostics: Diagnostics
 ) -> Diagnostics:
-    """The diagnostics with the particles' means and standard deviations beside those of chains, and the cost.
+    """The diagnostics with the particles' moments compared with those of chains, and the cost.
 
     Args:
         key: of the `fit`.
@@ -257,7 +257,7 @@ def reference_chains(
     cost += chains.cost + Cost(gradients=n, sequential=1, epochs=(chains.cost.sequential + 1) * share)
     return replace(
         compare(diagnostics, points, chains.draws), cost=cost,
-        missed_component=choice.other.warning(chains.draws.points) if choice.other else "",
+        missed_component=choice.second_component.warning(chains.draws.points) if choice.second_component else "",
     )  # fmt: skip
 
 
@@ -266,8 +266,8 @@ def sample_for_chains(
 ) -> tuple[Batch, str]:
     """Rows on which chains of a `CenteredPosterior` may run, and the reason why they may not, empty without one.
 
-    At the points the log density on these rows must be that on all rows, up to a constant. This takes a pass over the
-    data: the scatter of the sample's rows would not tell of rare rows that it does not have.
+    At the points the log density on these rows must equal that on all rows, up to a constant. This takes a pass over
+    the data: the variance within the sample does not show rare rows that it misses.
 
     Args:
         random: draws the rows.
@@ -277,8 +277,8 @@ def sample_for_chains(
         data: all rows.
     """
     number = min(max(int(_CHAIN_EPOCHS * batch_length(data) / _CHAIN_BATCHES), _MIN_ROWS), batch_length(data))
-    chosen = random.choice(batch_length(data), number, replace=False)
-    rows, on_device = jax.tree.map(lambda leaf: leaf[chosen], data), jax.device_put(points)
+    indices = random.choice(batch_length(data), number, replace=False)
+    rows, on_device = jax.tree.map(lambda leaf: leaf[indices], data), jax.device_put(points)
     on_sample = np.asarray(evaluate(sampler, target, on_device, rows).log_densities, np.float64)
     error = float(np.std(on_sample - np.asarray(log_densities_on_all_rows(target, on_device, data))))
     problem = (
@@ -301,15 +301,15 @@ def chains_from(
         data: the rows.
     """
     evaluation = evaluate(sampler, target, jax.device_put(points), data)
-    some, arrays = evenly_spaced(len(points), CHAINS), (points, evaluation.log_densities, evaluation.scores)
-    state = chains_at(Cloud(*(np.asarray(array)[some] for array in arrays)), CHAINS)
+    indices, arrays = evenly_spaced(len(points), CHAINS), (points, evaluation.log_densities, evaluation.scores)
+    state = chains_at(Cloud(*(np.asarray(array)[indices] for array in arrays)), CHAINS)
     root = np.asarray(sampler.metric.root, np.float64)
     precision = root**2 if root.ndim == 1 else root.T @ root
     return run_chains(random, target, state, precision, data, progress_bar(0, wanted=False), TRANSITIONS, 2)
 
 
 def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Any) -> Diagnostics:
-    """The diagnostics with the particles' means and standard deviations beside those of the draws of chains.
+    """The diagnostics with the particles' means and standard deviations compared with those of the chains' draws.
 
     The stated errors are the difference and the chains' standard error in quadrature.
     """

@@ -44,13 +44,13 @@ _SIGNIFICANT_DRIFT = 4.0  # standard errors
 _MAX_SCORE = 1e15  # in units of the coordinate; its square is finite in float32
 
 
-def evenly_spaced(number: int, most: int) -> np.ndarray:
-    """The indices of at most so many evenly spaced ones among `number`."""
-    used = min(number, most)
+def evenly_spaced(number: int, max_items: int) -> np.ndarray:
+    """At most `max_items` evenly spaced indices below `number`."""
+    used = min(number, max_items)
     return np.arange(used) * number // used
 
 
-def some_rows(array: Array) -> np.ndarray:
+def measured_rows(array: Array) -> np.ndarray:
     """The rows of an array, or evenly spaced ones of more than `MAX_PARTICLES`."""
     rows = evenly_spaced(len(array), MAX_PARTICLES)
     return on_host(array if len(rows) == len(array) else array[rows])
@@ -83,16 +83,17 @@ def _stein_moments(xp: Any, points: Any, scores: Any, across: Any) -> tuple[Any,
     x, s = (values if len(rows) == n else values[rows] for values in (points, scores))
     if len(columns) < d:
         x, s = x[:, columns], s[:, columns]
-    m, few = len(rows), evenly_spaced(len(rows), _KSD_PARTICLES)
+    m, ksd_rows = len(rows), evenly_spaced(len(rows), _KSD_PARTICLES)
     centered = x - xp.mean(x, axis=0, keepdims=True)
     size = xp.max(xp.abs(centered), axis=0, keepdims=True)  # whose square may overflow
     relative = centered / xp.where(size > 0, size, 1)
     sd = size * xp.sqrt(xp.sum(relative**2, axis=0, keepdims=True) / (m - 1))
-    unit, pull = centered / xp.where(sd > 0, sd, 1), xp.clip(s * sd, -_MAX_SCORE, _MAX_SCORE)
-    u, t = (xp.concatenate([part, part @ across], axis=1) for part in (unit, pull))
-    ratios = xp.mean(unit * pull, axis=1, keepdims=True)
+    white, pulled = centered / xp.where(sd > 0, sd, 1), xp.clip(s * sd, -_MAX_SCORE, _MAX_SCORE)
+    # Points u and scores t along the coordinates, then along the directions.
+    u, t = (xp.concatenate([part, part @ across], axis=1) for part in (white, pulled))
+    ratios = xp.mean(white * pulled, axis=1, keepdims=True)
     values = xp.concatenate([t, -u * t * (m / (m - 1)), -ratios * (m / (m - 1))], axis=1)
-    return xp.mean(values, axis=0), xp.std(values, axis=0) / math.sqrt(m - 1), unit[few], pull[few]
+    return xp.mean(values, axis=0), xp.std(values, axis=0) / math.sqrt(m - 1), white[ksd_rows], pulled[ksd_rows]
 
 
 @compiled
@@ -151,7 +152,7 @@ def measure(run: Run, loop: LoopState, first: Evaluation, last: Evaluation, *, i
         "half precision is too coarse": points.dtype.itemsize < 4,
         "the run ended at the power 0 of the target, which is flat": power == 0,
         "one particle has no spread": len(points) < 2,
-        "the gradient is exactly zero at all of them": not on_host(last.slopes).any(),
+        "the gradient is exactly zero at all of them": not on_host(last.nonzero).any(),
         "Ctrl-C ended the run, and minibatches were left out": interrupted and bool(sampled),
     }
     for reason, applies in reasons.items():
@@ -180,40 +181,40 @@ def measure(run: Run, loop: LoopState, first: Evaluation, last: Evaluation, *, i
 
 
 def _flat_coordinates(run: Run, loop: LoopState, first: Evaluation, last: Evaluation) -> tuple[int, ...]:
-    """The coordinates along which the gradient is zero at all first and last particles, and beside them."""
+    """The coordinates along which the gradient is zero at the first and last particles and at points near them."""
     if not run.sampler.traits.differentiates or run.options.batch_size is not None:  # other rows may depend on them
         return ()
-    slopes = on_host(first.slopes) | on_host(last.slopes)
-    if not slopes.all():  # particles at a mode have a zero gradient too
+    nonzero = on_host(first.nonzero) | on_host(last.nonzero)
+    if not nonzero.all():  # particles at a mode have a zero gradient too
         points = loop.state.points
         x = on_host(points).astype(np.float64)
         length = np.where(x.std(axis=0) > 0, x.std(axis=0), 0.1 * np.maximum(np.max(np.abs(x), axis=0), 1))
         offset = length * np.random.default_rng(1).uniform(0.3, 0.7, size=x.shape)
-        beside = placed_like((x + offset).astype(points.dtype), points)
-        slopes |= on_host(evaluate(run.sampler, run.target_at(loop), beside, run.first_batch()).slopes)
-    return tuple(map(int, np.flatnonzero(~slopes)))
+        displaced = placed_like((x + offset).astype(points.dtype), points)
+        nonzero |= on_host(evaluate(run.sampler, run.target_at(loop), displaced, run.first_batch()).nonzero)
+    return tuple(map(int, np.flatnonzero(~nonzero)))
 
 
 def check_run_rounding(run: Run, loop: LoopState, last: Evaluation) -> tuple[Notice, ...]:
     """Whether float32 is too coarse. Log densities count where they are used, for weights or reference chains."""
     if not run.sampler.traits.samples_target:
         return ()
-    points, particles = jax.tree.map(some_rows, (loop.state.points, last.particles))
+    points, particles = jax.tree.map(measured_rows, (loop.state.points, last.particles))
     used = isinstance(run.sampler, AutoSVGD) or not run.sampler.traits.differentiates
     name_of = run.target.space.layout.coordinate_name
     return check_rounding(points, particles, name_of, on_host(last.log_densities) if used else None)
 
 
-def batches(sampled: dict[str, tuple[int, int]], most: int) -> tuple[list[dict[str, np.ndarray]], float]:
+def batches(sampled: dict[str, tuple[int, int]], max_batches: int) -> tuple[list[dict[str, np.ndarray]], float]:
     """Minibatches of rows, disjoint where that is possible, and the share of the rows that they cover.
 
     Args:
         sampled: for everything that is subsampled, the number of rows and the number in a minibatch.
-        most: the most minibatches, where so many are disjoint.
+        max_batches: the most minibatches, if there are as many disjoint ones.
     """
     disjoint = min(size // length for size, length in sampled.values())
     complete = len(sampled) == 1 and all(disjoint * length == size for size, length in sampled.values())
-    number = min(most, disjoint if complete else max(disjoint, _MIN_BATCHES))
+    number = min(max_batches, disjoint if complete else max(disjoint, _MIN_BATCHES))
     generator = np.random.default_rng(0)
     orders = {name: generator.permutation(size).astype(np.int32) for name, (size, _) in sampled.items()}
     chosen = {name: np.resize(order, (number, sampled[name][1])) for name, order in orders.items()}
@@ -233,8 +234,8 @@ def squared_discrepancy(points: np.ndarray, scores: np.ndarray) -> float:
     squares = np.sum(points**2, axis=1)
     r2 = np.maximum(squares[:, None] + squares - 2 * points @ points.T, 0)
     pairs = r2[np.triu_indices(n, 1)]
-    typical = (float(np.median(pairs)) or float(np.mean(pairs)) or 1.0) if len(pairs) else 1.0
-    h = typical * 0.5 / math.log(n + 1.0)
+    median = (float(np.median(pairs)) or float(np.mean(pairs)) or 1.0) if len(pairs) else 1.0
+    h = median * 0.5 / math.log(n + 1.0)
     along, across = np.sum(scores * points, axis=1), scores @ points.T  # s·x and s·x'
     stein = scores @ scores.T + (along[:, None] + along - across - across.T) / h + d / h - r2 / h**2
     return float(np.mean(np.exp(-r2 / (2 * h)) * stein))
@@ -256,8 +257,8 @@ def measure_mixing(points: np.ndarray) -> Diagnostics:
     for values in (unit, unit**2 / 2):  # half the variance: its error is that of the standard deviation
         errors.append(values.mean(axis=0).std(axis=0, ddof=1) / n**0.5)
         change = values[t // 2 :].mean(axis=0) - values[: t // 2].mean(axis=0)
-        size, chance = np.abs(change.mean(axis=0)), change.std(axis=0, ddof=1) / n**0.5
-        drifts.append(np.max(size, where=size > _SIGNIFICANT_DRIFT * chance, initial=0.0))
+        size, error = np.abs(change.mean(axis=0)), change.std(axis=0, ddof=1) / n**0.5
+        drifts.append(np.max(size, where=size > _SIGNIFICANT_DRIFT * error, initial=0.0))
     within = unit.var(axis=0, ddof=1).mean(axis=0)
     between = unit.mean(axis=0).var(axis=0, ddof=1)
     r_hat = np.sqrt((t - 1) / t + between / np.where(within > 0, within, 1))

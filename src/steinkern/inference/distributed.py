@@ -29,7 +29,7 @@ def spread(points: Points, mesh: Any, key_and_data: PyTree) -> Points:
     Args:
         points: all particles, in every process.
         mesh: from `device_mesh`.
-        key_and_data: which must also be the same in every process.
+        key_and_data: the key and the data, which must also be the same in every process.
     """
     if not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,) or mesh.axis_types != (AxisType.Auto,):
         raise ValueError(f"`mesh` must be a mesh with one automatic axis {AXIS!r}: `device_mesh()`, got {mesh!r}.")
@@ -39,10 +39,10 @@ def spread(points: Points, mesh: Any, key_and_data: PyTree) -> Points:
             f"{points.shape[0] % mesh.size} too many. Add {-points.shape[0] % mesh.size}, or leave devices out."
         )
     if several_processes(mesh):
-        taking_part = len({device.process_index for device in mesh.devices.flat})
-        if taking_part < jax.process_count():
+        processes = len({device.process_index for device in mesh.devices.flat})
+        if processes < jax.process_count():
             raise ValueError(
-                f"`mesh` must hold devices of one process or of all {jax.process_count()}, got those of {taking_part}. "
+                f"`mesh` must hold devices of one process or of all {jax.process_count()}, got those of {processes}. "
                 "Take `device_mesh()`."
             )
         for name, value in (("particles", points), ("key and data", key_and_data)):
@@ -60,7 +60,7 @@ def several_processes(mesh: Mesh | None) -> bool:
 
 
 @contextmanager
-def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
+def explain_lost_process(mesh: Mesh | None) -> Iterator[None]:
     """Replace JAX's runtime errors, where several processes take part, by one that names the loss of a process."""
     try:
         yield
@@ -68,9 +68,9 @@ def loss_of_a_process(mesh: Mesh | None) -> Iterator[None]:
         if not several_processes(mesh) or "RESOURCE_EXHAUSTED" in str(error):
             raise
         raise RuntimeError(
-            f"process {jax.process_index()} of {jax.process_count()} cannot go on: another process of the run has most "
-            "likely ended; see its last message. With `checkpoint=` the same call, in as many new processes, goes on "
-            f"from the last checkpoint. JAX says: {error}"
+            f"process {jax.process_index()} of {jax.process_count()} cannot continue: another process of the run has "
+            "most likely ended; see its last message. With `checkpoint=` the same call, in as many new processes, "
+            f"continues from the last checkpoint. JAX says: {error}"
         ) from error
 
 

@@ -16,16 +16,16 @@ from ..results.outcome import Diagnostics, Status
 from ..results.result import DivergedError, Result
 from ..samplers.sampler import AbstractSampler, Info
 from ..targets.target import AbstractTarget
-from .arguments import as_count, as_number, as_switch, as_tolerance, check_checkpoint, check_functions, check_start
+from .arguments import as_bool, as_count, as_positive, as_tolerance, check_checkpoint, check_functions, check_start
 from .checkpoint import Checkpointer
 from .default import Choice, choose, reference_chains
 from .diagnostics import check_run_rounding, measure
-from .distributed import loss_of_a_process
+from .distributed import explain_lost_process
 from .history import Recorder, max_records
 from .judge import issue, judge
 from .loop import Options
 from .prepare import prepare
-from .recovery import count_faults, divergence, leave_finite
+from .recovery import count_faults, divergence, restore_finite_particles
 from .run import CALLBACK, CTRL_C, advance_run, ending
 
 
@@ -54,18 +54,18 @@ def fit(
 ) -> Result:
     """Move `particles` towards the target for `num_steps` steps.
 
-    Without a sampler everything is chosen: Matrix-SVGD in the metric of the Gaussian nearest to the target, with a step
-    size by a rule, until the particles rest. They are then compared with reference chains: see `result.diagnostics` and
-    `result.warnings`.
+    Without a sampler everything is chosen: Matrix-SVGD in the metric of the Gaussian nearest to the target, with an
+    adaptive step size, until the particles are at rest. They are then compared with reference chains: see
+    `result.diagnostics` and `result.warnings`.
 
     ```python
     result = sk.fit(jax.random.key(0), log_density, start=jnp.zeros(3))
     ```
 
     The loop is compiled with the data as its arguments, and the random key of step t depends only on t. Recording, a
-    callback, a checkpoint and continuing an earlier result therefore do not change the numbers, but for rounding where
-    `record_particles` makes another program. Another fit with the same functions, sampler and shapes needs no
-    compilation. Ctrl-C ends the run after the steps under way, within about a second or one step, and returns the
+    callback, a checkpoint and continuing an earlier result therefore do not change the numbers, except for rounding
+    where `record_particles` compiles a different program. Another fit with the same functions, sampler and shapes needs
+    no compilation. Ctrl-C ends the run after the steps under way, within about a second or one step, and returns the
     result so far; a second Ctrl-C raises `KeyboardInterrupt`.
 
     Args:
@@ -132,15 +132,15 @@ def fit(
         choice = Choice(target, sampler, particles, as_count("num_steps", num_steps))
     check_checkpoint(checkpoint, checkpoint_every)
     checkpoint_every = 1000 if checkpoint_every is None else as_count("checkpoint_every", checkpoint_every)
-    throw, progress = as_switch("throw", throw), None if progress is None else as_switch("progress", progress)
+    throw, progress = as_bool("throw", throw), None if progress is None else as_bool("progress", progress)
     options = Options(
         choice.num_steps,
         batch_size=None if batch_size is None else as_count("batch_size", batch_size),
         record_every=as_count("record_every", record_every),
-        record_particles=as_switch("record_particles", record_particles),
+        record_particles=as_bool("record_particles", record_particles),
         tolerance=0.0 if tolerance is None else as_tolerance(tolerance, choice.sampler),
         tempering=tempering,
-        max_move=np.inf if max_move is None else as_number("max_move", max_move),
+        max_move=np.inf if max_move is None else as_positive("max_move", max_move),
     )
     run, loop, first, notices = prepare(key, choice.target, choice.sampler, choice.particles, data, mesh, options)
     issue(notices)
@@ -154,8 +154,8 @@ def fit(
         if checkpointer:
             loop = checkpointer.restore(loop, recorder)
         loop, ended_by, failure = advance_run(run, loop, recorder, callback, checkpointer, progress)
-    with loss_of_a_process(mesh):
-        loop, last, num_outside = leave_finite(run, loop, recorder)
+    with explain_lost_process(mesh):
+        loop, last, num_outside = restore_finite_particles(run, loop, recorder)
         resumable = checkpointer is not None and failure is None
         status, message = divergence(run, loop, last, num_outside) or ending(loop, ended_by, resumable)
         warnings, diagnostics = notices, Diagnostics(not_checked=("the particles (the run diverged)",))
@@ -166,7 +166,7 @@ def fit(
                 diagnostics = reference_chains(key, choice, run, loop, last.particles, diagnostics)
         diagnostics = replace(diagnostics, faults=count_faults(loop))
         bound = run.target_at(loop)
-        particles, points = jax.tree.map(_whole, (last.particles, loop.state.points))
+        particles, points = jax.tree.map(_gather, (last.particles, loop.state.points))
         result = judge(Result(
             particles, points, status, message, int(loop.step), recorder.history(bound), diagnostics, bound,
             run.sampler, loop, run.settings(), warnings, shared=bound.shared,
@@ -180,6 +180,6 @@ def fit(
     return result
 
 
-def _whole(array: Array) -> Array:
-    """An array that every process has, where some of it lies with others."""
+def _gather(array: Array) -> Array:
+    """The whole array in every process, gathered where other processes hold shards of it."""
     return array if array.is_fully_addressable else jax.device_put(on_host(array))

@@ -11,7 +11,7 @@ from ..targets.constrained import constrained
 from ..targets.target import BoundTarget
 
 MAX_RECORDS = 2**16
-MAX_NUMBERS = 2**26
+MAX_NUMBERS = 2**26  # in the recorded particles
 _MAX_PARTS = 256  # arrays in the list of records before they are concatenated
 
 
@@ -43,13 +43,13 @@ class Recorder:
             self.records()
 
     def records(self) -> Records:
-        """All records on the stride, and the last one."""
+        """The records at multiples of the interval, and the last one."""
         records: Records = jax.tree.map(lambda *leaves: np.concatenate(leaves), *self._parts)
         steps = records[0]
         while np.sum((steps - self.first_step) % self.every == 0) > self.max_records:
             self.every *= 2
-        wanted = ((steps - self.first_step) % self.every == 0) | (steps == steps[-1:])
-        records = jax.tree.map(lambda leaf: leaf[wanted], records)
+        is_kept = ((steps - self.first_step) % self.every == 0) | (steps == steps[-1:])
+        records = jax.tree.map(lambda leaf: leaf[is_kept], records)
         self._parts = [records]
         return records
 
@@ -67,7 +67,7 @@ class Recorder:
 
 
 def max_records(numbers_per_record: int) -> int:
-    """The most records to keep, given the number of numbers in one."""
+    """The most records to keep, given the size of a record."""
     return int(np.clip(MAX_NUMBERS // max(numbers_per_record, 1), 16, MAX_RECORDS))
 
 

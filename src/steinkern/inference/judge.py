@@ -1,7 +1,7 @@
 """The status of a result and its warnings, from the numbers of its `Diagnostics` and the end of its run.
 
 Every statistic of the particles is judged as a z-score: it fails where it is *large*, beyond one of the limits below,
-and *significant*, farther from its value at draws than `SIGNIFICANT` standard errors, or more where these are of few
+and *significant*, farther from its value at draws than `MIN_Z` standard errors, or more where these are of few
 particles or minibatches. With no more particles than coordinates the spreads are not judged: such particles cannot have
 the target's.
 """
@@ -19,14 +19,14 @@ from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
 from .loop import Evaluation
 
-SIGNIFICANT = 5.0  # standard errors, beyond which a few hundred averages over draws of a Gaussian do not come
+MIN_Z = 5.0  # standard errors; a few hundred averages over draws of a Gaussian stay below it
 MAX_SHIFT = 0.5  # standard deviations
 MAX_SPREAD = 3.0  # of a coordinate or direction, or its inverse: standard deviations within a factor of 1.7
 MAX_RATIO = 2.0  # the Stein ratio, or its inverse: standard deviations within a factor of 1.4, on average
-WRONG_SIGN = -0.2  # the Stein ratio below which the log density grows outward; at modes it is near 0
-SIGNIFICANT_SIGN = 3.6  # standard errors of that ratio below 0: it is one average
-MIN_MOVE = 1e-12  # of the initial spread: the path of all steps under which particles count as unmoved
-REST = 0.1  # of the largest velocity: particles with a smaller one have come to rest
+MAX_WRONG_RATIO = -0.2  # the Stein ratio below which the log density grows outward; at modes it is near 0
+MIN_SIGN_Z = 3.6  # standard errors of that ratio below 0: it is one average
+MIN_MOVE = 1e-12  # of the initial spread: particles whose path is shorter count as unmoved
+MAX_REST_VELOCITY = 0.1  # of the largest velocity: particles with a smaller one have come to rest
 MAX_RHAT, MAX_REFERENCE_RHAT = 1.2, 1.05
 """Chains of `sample` converge, or say so by their errors. Reference chains start from the particles: where these are
 too narrow, so are the chains, and the two agree. R-hat is below 1.03 where they mix, and above 1.08 on bananas with too
@@ -64,8 +64,8 @@ def judge(result: Result) -> Result:
     if status is not Status.DIVERGED:
         causes = list(_about_run(result))
         warnings += causes
-        # The battery's ensemble looks for modes, and its particles are not meant as draws. At an edge Stein's identity
-        # does not hold (a density with an edge that is not declared).
+        # The particles of a deep ensemble are modes, not draws. At an edge that is not declared Stein's identity does
+        # not hold.
         explained = any(notice.code in ("wrong-sign", "not-moved", "flat") for notice in causes)
         if result.sampler.traits.samples_target and not explained and not _has_edge(diagnostics):
             warnings += _about_particles(result)
@@ -95,7 +95,7 @@ def judge_start(
         wrong_slopes: the share of particles at which the gradient is not the slope.
     """
     n, traits, notices = len(first.log_densities), sampler.traits, []
-    if traits.differentiates and not on_host(first.slopes).any() and np.unique(on_host(first.log_densities)).size > 1:
+    if traits.differentiates and not on_host(first.nonzero).any() and np.unique(on_host(first.log_densities)).size > 1:
         notices.append(Notice(
             "zero-gradient",
             "the gradient of the log density is exactly zero at all first particles, though its value differs between "
@@ -122,7 +122,7 @@ def judge_start(
 def is_wrong_sign(diagnostics: Diagnostics) -> bool:
     """Whether the log density significantly increases away from the particles' mean, as for −log p."""
     ratio, error = diagnostics.stein_ratio, diagnostics.stein_ratio_error
-    return ratio < WRONG_SIGN and ratio < -_quantile(diagnostics, SIGNIFICANT_SIGN) * error
+    return ratio < MAX_WRONG_RATIO and ratio < -_quantile(diagnostics, MIN_SIGN_Z) * error
 
 
 def _quantile(diagnostics: Diagnostics, z: float) -> float:
@@ -137,30 +137,30 @@ def _about_particles(result: Result) -> Iterator[Notice]:
     if not d.num_measured:
         return
     shift, shift_error = np.append(d.shift, d.direction_shift), np.append(d.shift_error, d.direction_shift_error)
-    limit, root = _quantile(d, SIGNIFICANT), np.sqrt(d.num_measured)
-    score_sd = root * shift_error  # an upper bound of the spread, which is a correlation times it
+    limit, root = _quantile(d, MIN_Z), np.sqrt(d.num_measured)
+    score_sd = root * shift_error  # an upper bound of the spread, which is the correlation of x and s times it
     shift_error = np.maximum(shift_error, 1 / root)  # at draws sd(s) ≥ 1 in these units, by Cauchy and Schwarz
     shifted = (np.abs(shift) > MAX_SHIFT) & (np.abs(shift) > limit * shift_error)
     if shifted.any():
         worst = int(np.argmax(np.abs(shift) * shifted))
-        where = _where(result, shifted)
+        where = _coordinates(result, shifted)
         yield Notice(
             "shifted",
             f"the particles are biased: {where} the mean score times the standard deviation is "
-            f"{shift[worst]:.2g} ± {shift_error[worst]:.1g}, and 0 at draws of the target. {_onwards(result)}",
+            f"{shift[worst]:.2g} ± {shift_error[worst]:.1g}, and 0 at draws of the target. {_advice(result)}",
         )
     if num_particles <= dimension:
         return
     # The spreads of coordinates and directions, and last the Stein ratio, their average over the coordinates. Such
     # averages are distributed nearly as those of squares, whose cube root is close to Gaussian (Wilson and Hilferty,
-    # 1931). One below its error counts as that.
+    # 1931). A spread below its standard error is replaced by that error.
     spread = np.concatenate([d.spread, d.direction_spread, [d.stein_ratio]])
     error = np.concatenate([d.spread_error, d.direction_spread_error, [d.stein_ratio_error]])
     is_ratio = np.arange(len(spread)) == len(spread) - 1
     most, terms = np.where(is_ratio, MAX_RATIO, MAX_SPREAD), d.num_measured * np.where(is_ratio, len(d.spread), 1)
     relative_error = np.maximum(error / np.maximum(spread, 1), np.sqrt(2 / terms))
-    at_least = np.maximum(spread, error)
-    low, high = 3 * (np.cbrt([np.maximum(at_least, np.append(score_sd, 0)), at_least]) - 1) / relative_error
+    bounded = np.maximum(spread, error)
+    low, high = 3 * (np.cbrt([np.maximum(bounded, np.append(score_sd, 0)), bounded]) - 1) / relative_error
     narrow, wide = (spread < 1 / most) & (low < -limit), (spread > most) & (high > limit)
 
     def describe(failed: np.ndarray) -> str:
@@ -168,7 +168,7 @@ def _about_particles(result: Result) -> Iterator[Notice]:
             return f"their Stein ratio is {d.stein_ratio:.2g}, and 1 at draws of the target"
         worst = int(np.argmax(np.abs(spread - 1) * failed))
         number = f"{spread[worst]:.2g} ± {error[worst]:.1g}"
-        return f"{_where(result, failed)} their spread is {number}, and 1 at draws of the target"
+        return f"{_coordinates(result, failed)} their spread is {number}, and 1 at draws of the target"
 
     if narrow.any():
         ways = ["raise `num_steps`", "raise the step size"]
@@ -180,27 +180,27 @@ def _about_particles(result: Result) -> Iterator[Notice]:
             "narrow", f"the particles are too close together (variance collapse): {describe(narrow)}. {advice}"
         )
     if wide.any():
-        yield Notice("wide", f"the particles are too far apart: {describe(wide)}. {_onwards(result)}")
+        yield Notice("wide", f"the particles are too far apart: {describe(wide)}. {_advice(result)}")
 
 
-def _where(result: Result, marked: np.ndarray) -> str:
+def _coordinates(result: Result, marked: np.ndarray) -> str:
     """The coordinates that are marked; directions across them where none is."""
     coordinates = result.diagnostics.coordinates
     indices = coordinates[np.flatnonzero(marked[: len(coordinates)])]
     if not len(indices):
         return "along a combination of coordinates"
-    return f"in {join_truncated([_name(result, index) for index in indices[:4]], 3)}"
+    return f"in {join_truncated([_name_of(result, index) for index in indices[:4]], 3)}"
 
 
-def _name(result: Result, index: np.integer | int) -> str:
+def _name_of(result: Result, index: np.integer | int) -> str:
     """The name of a coordinate."""
     return str(result.target.space.layout.coordinate_name(int(index)))
 
 
-def _onwards(result: Result) -> str:
-    """Advice for particles that have not arrived."""
+def _advice(result: Result) -> str:
+    """Advice for particles that have not converged."""
     if result.message.code == "ended-early":
-        return "The run was ended early: go on with it."
+        return "The run was ended early: continue it."
     if result._chains:
         return ways_out(_FOR_SAMPLE)
     if not result.sampler.traits.interacting:
@@ -226,7 +226,7 @@ def _about_run(result: Result) -> Iterator[Notice]:
     steps, fraction = quantity(result.num_steps, "step"), loop.velocity_fraction
     velocity, longest = float(loop.info.velocity_norm), float(loop.longest_move)
     path = result.num_steps * np.max(history.velocity_norm * history.step_size, initial=0.0)
-    not_moved = velocity > 0 and path < MIN_MOVE * longest and not loop.converged and fraction > REST
+    not_moved = velocity > 0 and path < MIN_MOVE * longest and not loop.converged and fraction > MAX_REST_VELOCITY
     if not_moved:
         yield Notice(
             "not-moved",
@@ -236,7 +236,7 @@ def _about_run(result: Result) -> Iterator[Notice]:
         )
     flat = () if any(notice.code == "zero-gradient" for notice in result.warnings) else d.flat
     if flat:
-        named = join_truncated([_name(result, index) for index in flat[:6]], 5)
+        named = join_truncated([_name_of(result, index) for index in flat[:6]], 5)
         yield Notice(
             "flat",
             f"the log density does not depend on {named}: its gradient there is exactly zero at all particles, the "
@@ -264,7 +264,7 @@ def _about_chains(result: Result) -> Iterator[Notice]:
     if not len(d.r_hat) or (of_sample and result.status is Status.STOPPED):  # chains cut short have not converged
         return
     max_r_hat, max_error = (MAX_RHAT, MAX_CHAIN_ERROR) if of_sample else (MAX_REFERENCE_RHAT, MAX_REFERENCE_ERROR)
-    r_hat, worst = float(d.r_hat.max()), _name(result, np.argmax(d.r_hat))
+    r_hat, worst = float(d.r_hat.max()), _name_of(result, np.argmax(d.r_hat))
     if d.missed_component:
         yield Notice("missed-component", d.missed_component)
     if r_hat > max_r_hat and d.rank_r_hat > MAX_RANK_RHAT:
@@ -283,7 +283,7 @@ def _about_chains(result: Result) -> Iterator[Notice]:
     elif float(d.chain_errors.max()) > max_error or (of_sample and d.drift > MAX_DRIFT):
         yield Notice(
             "not-settled",
-            f"means and spreads are not settled, least of all in {_name(result, np.argmax(d.chain_errors))!r} "
+            f"means and spreads are not settled, least of all in {_name_of(result, np.argmax(d.chain_errors))!r} "
             f"(standard errors of up to {d.chain_errors.max():.2g} of a standard deviation): scales differ from place "
             "to place, as in a funnel or along a sharp bend. Write a hierarchy non-centered, other parameters so that "
             "they depend less on one another, and see that the density is proper.",
@@ -292,20 +292,20 @@ def _about_chains(result: Result) -> Iterator[Notice]:
         yield Notice(
             "uneven-curvature",
             f"curvature varies strongly (some chains accept {d.lowest_acceptance:.0%} of their moves, and the slope "
-            f"differs {d.slope_ratio:.0f}-fold between chains): a funnel, whose narrow end is seen too little. Write a "
-            "hierarchy non-centered.",
+            f"differs {d.slope_ratio:.0f}-fold between chains): a funnel, whose narrow end is visited too rarely. "
+            "Write a hierarchy non-centered.",
         )
     if of_sample:
         yield from _about_draws(result)
     mean_part = np.abs(d.mean_differences) / MAX_MEAN_DIFFERENCE
     sd_part = np.abs(np.log(np.maximum(d.sd_ratios, 1e-300))) / np.log(MAX_SD_RATIO)
-    off = (mean_part > 1) | (sd_part > 1)
-    if off.any():
+    differs = (mean_part > 1) | (sd_part > 1)
+    if differs.any():
         index = int(np.argmax(mean_part + sd_part))
-        others = f", and in {int(off.sum()) - 1} others" if off.sum() > 1 else ""
+        others = f", and in {int(differs.sum()) - 1} others" if differs.sum() > 1 else ""
         yield Notice(
             "differs-from-chains",
-            f"the particles differ from reference chains in {_name(result, index)!r}{others}: the mean by "
+            f"the particles differ from reference chains in {_name_of(result, index)!r}{others}: the mean by "
             f"{abs(d.mean_differences[index]):.2g} standard deviations, and the standard deviation is "
             f"{d.sd_ratios[index]:.2f} of theirs. The target's shape is not one that these particles can take: "
             f"{SAMPLE}.",
@@ -322,7 +322,7 @@ def _about_draws(result: Result) -> Iterator[Notice]:
     if len(d.fourth_moment) and d.fourth_moment.max() > MAX_FOURTH_MOMENT:
         yield Notice(
             "heavy-tails",
-            f"the tails of {_name(result, d.fourth_moment.argmax())!r} are heavy (fourth moment "
+            f"the tails of {_name_of(result, d.fourth_moment.argmax())!r} are heavy (fourth moment "
             f"{d.fourth_moment.max():.0f} where a Gaussian has 3): the stated error of its standard deviation is too "
             "small. Rely on quantiles, or give it a prior with lighter tails.",
         )

@@ -150,11 +150,11 @@ def first_loop(
     sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch, step: Int[Array, ""]
 ) -> LoopState:
     """The state of the loop before its first step."""
-    zero, none, nones = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32), jnp.zeros(len(points), jnp.int32)
-    faults = FaultCounters(nones, nones, nones > 0, none, none, none)
+    zero, count, counts = jnp.zeros((), points.dtype), jnp.zeros((), jnp.int32), jnp.zeros(len(points), jnp.int32)
+    faults = FaultCounters(counts, counts, counts > 0, count, count, count)
     return LoopState(
         sampler.init(target, points, batch), Info(zero, zero, zero), step, jnp.asarray(True), jnp.asarray(False),
-        points, zero, spread_of(points), none, none, faults,
+        points, zero, spread_of(points), count, count, faults,
     )  # fmt: skip
 
 
@@ -166,15 +166,15 @@ class Evaluation(NamedTuple):
     """Zeros where the sampler does not differentiate."""
     particles: PyTree
     """In the parameters' own coordinates, without what they share."""
-    smooth: Bool[Array, " n"]
-    """Whether the gradient is finite at every particle."""
-    slopes: Bool[Array, " d"]
-    """Whether the gradient along a coordinate differs from zero at some particle."""
+    finite_scores: Bool[Array, " n"]
+    """For each particle, whether the gradient is finite there."""
+    nonzero: Bool[Array, " d"]
+    """For each coordinate, whether the gradient along it is nonzero at some particle."""
 
 
 @compiled
 def evaluate(sampler: AbstractSampler, target: BoundTarget, points: Points, batch: Batch) -> Evaluation:
-    """Evaluate the target at every particle. One program serves before, along and after a run."""
+    """Evaluate the target at every particle. One program serves before, during and after a run."""
     scores = target.scores(points, batch) if sampler.traits.differentiates else jnp.zeros_like(points)
     return Evaluation(
         target.log_densities(points, batch),
@@ -211,15 +211,15 @@ def advance(
 ) -> tuple[LoopState, tuple[Info, Points | None]]:
     """Take `num_steps` steps, or fewer on convergence. The counts are traced: one program serves all.
 
-    A step that fails ends the loop with `healthy` False, the number of the steps before it, and the numbers that it
-    gave. The state before it is not kept, which would cost a copy a step: the caller takes the steps before it again.
+    A step that fails ends the loop with `healthy` False, the number of the steps before it, and the particles after it.
+    The state before it is not kept, since that would cost a copy per step: the caller repeats the steps before it.
 
     Returns:
         The state, and the records: `Info` and particles, stacked along a leading axis.
     """
     last, options = loop.step + num_steps, run.options
 
-    def going(carry: Any) -> Array:
+    def unfinished(carry: Any) -> Array:
         loop, _ = carry
         return (loop.step < last) & loop.healthy & ~loop.converged
 
@@ -238,7 +238,7 @@ def advance(
 
     number = capacity(run, loop)
     records = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), record(loop))
-    return jax.lax.while_loop(going, body, (loop, records))
+    return jax.lax.while_loop(unfinished, body, (loop, records))
 
 
 def take_steps(run: Run, loop: LoopState, num_steps: int, recorder: Recorder) -> LoopState:
@@ -262,23 +262,23 @@ def _after(before: LoopState, state: Any, info: Info, options: Options, power: S
     """
     start, end = before.state.points, state.points
     lengths = jnp.max(jnp.abs(end - start), axis=1)
-    so_far = before.longest_move
-    limit = jnp.where(so_far > 0, cast_like(options.max_move, start) * so_far, jnp.inf)
-    long = lengths > limit
-    share = (limit / jnp.where(long, lengths, 1))[:, None]
-    end = jnp.where(long[:, None], start + share * (end - start), end)  # short moves keep every bit
-    farthest, clipped = reduce_together(("max", "sum"), (lengths, long.astype(jnp.int32)))
-    farthest = jnp.where(jnp.isfinite(farthest), jnp.minimum(farthest, limit), farthest)
+    scale = before.longest_move
+    limit = jnp.where(scale > 0, cast_like(options.max_move, start) * scale, jnp.inf)
+    too_long = lengths > limit
+    share = (limit / jnp.where(too_long, lengths, 1))[:, None]
+    end = jnp.where(too_long[:, None], start + share * (end - start), end)  # short moves keep every bit
+    longest, clipped = reduce_together(("max", "sum"), (lengths, too_long.astype(jnp.int32)))
+    longest = jnp.where(jnp.isfinite(longest), jnp.minimum(longest, limit), longest)
     clipped_in_a_row = jnp.where(clipped > 0, before.clipped_in_a_row + 1, 0)
     # The particles were finite before the step, so they are finite after it where the largest move is.
-    healthy = jnp.isfinite(farthest) & jnp.isfinite(info.velocity_norm) & (clipped_in_a_row <= MAX_CLIPPED_IN_A_ROW)
+    healthy = jnp.isfinite(longest) & jnp.isfinite(info.velocity_norm) & (clipped_in_a_row <= MAX_CLIPPED_IN_A_ROW)
     largest = jnp.maximum(before.largest_velocity, info.velocity_norm)
     tolerance = jnp.where(power == 1, options.tolerance, 0)  # a tempered step cannot converge
     small = info.velocity_norm <= cast_like(tolerance, largest) * largest
     return before._replace(
         state=state, info=info, step=before.step + healthy.astype(before.step.dtype), healthy=healthy,
         converged=healthy & (tolerance > 0) & (largest > 0) & small, previous=start, largest_velocity=largest,
-        longest_move=jnp.maximum(so_far, farthest), clipped=before.clipped + clipped, clipped_in_a_row=clipped_in_a_row,
+        longest_move=jnp.maximum(scale, longest), clipped=before.clipped + clipped, clipped_in_a_row=clipped_in_a_row,
     ).with_points(end)  # fmt: skip
 
 

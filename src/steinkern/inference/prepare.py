@@ -22,7 +22,7 @@ from ..targets.checks import batch_length
 from ..targets.supports import Space
 from ..targets.target import AbstractTarget, BoundTarget, as_target
 from .arguments import check_tempering
-from .diagnostics import some_rows
+from .diagnostics import measured_rows
 from .distributed import spread
 from .judge import judge_start
 from .loop import Evaluation, LoopState, Options, Run, advance, evaluate, first_loop
@@ -62,9 +62,9 @@ def prepare(
     if options.batch_size is not None:
         _check_rows(bound, points, data, options.batch_size)
     # Finite differences are not available in half precision.
-    checked = sampler.traits.differentiates and points.dtype.itemsize >= 4
-    wrong_slopes = _wrong_slopes(run, points, batch, evaluation, float(loop.longest_move)) if checked else 0.0
-    warnings = judge_start(sampler, some_rows(points), evaluation, wrong_slopes)
+    checks_slopes = sampler.traits.differentiates and points.dtype.itemsize >= 4
+    wrong_slopes = _wrong_slopes(run, points, batch, evaluation, float(loop.longest_move)) if checks_slopes else 0.0
+    warnings = judge_start(sampler, measured_rows(points), evaluation, wrong_slopes)
     # An earlier result of an equal sampler in the same space continues from its whole state.
     same = isinstance(particles, Result) and particles.loop is not None and eqx.tree_equal(particles.sampler, sampler)
     if same and eqx.tree_equal(particles.target.space, bound.space):
@@ -85,18 +85,18 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[BoundTar
     if earlier.shared is not None:
         bound = bound.sharing(earlier.shared)
     # Other constraints have other coordinates; those of a result without its target are not known.
-    same = earlier.target is not None and eqx.tree_equal(earlier.target.space, bound.space)
-    points = _as_array(earlier.points) if same else _unconstrain(bound, values)
+    same_space = earlier.target is not None and eqx.tree_equal(earlier.target.space, bound.space)
+    points = _as_array(earlier.points) if same_space else _unconstrain(bound, values)
     return bound, points, 0 if earlier._chains else earlier.num_steps  # chains' transitions are not steps of `fit`
 
 
 def _wrong_slopes(run: Run, points: Points, batch: Batch, first: Evaluation, scale: float) -> float:
     """The share of particles at which finite differences along one direction contradict the gradient."""
     precision, d = float(jnp.finfo(points.dtype).eps), points.shape[1]
-    scale = scale or float(np.max(np.abs(some_rows(points)))) or 1.0
+    scale = scale or float(np.max(np.abs(measured_rows(points)))) or 1.0
     signs = 2.0 * np.unpackbits(np.frombuffer(np.random.default_rng(0).bytes(-(-d // 8)), np.uint8))[:d] - 1.0
     offset = jax.device_put((precision ** (1 / 3) * scale * signs).astype(points.dtype))
-    *moved, slopes = _beside(points, first.scores, offset)
+    *moved, slopes = _displace_both_ways(points, first.scores, offset)
     values = (evaluate(run.sampler, run.target, each, batch).log_densities for each in moved)
     above, below = (on_host(each).astype(np.float64) for each in values)
     value = on_host(first.log_densities).astype(np.float64)
@@ -110,7 +110,7 @@ def _wrong_slopes(run: Run, points: Points, batch: Batch, first: Evaluation, sca
 
 
 @compiled
-def _beside(points: Points, scores: Points, offset: Vector) -> tuple[Points, Points, Array]:
+def _displace_both_ways(points: Points, scores: Points, offset: Vector) -> tuple[Points, Points, Array]:
     """The points moved by plus and minus an offset, and the expected half differences, for moves that are rounded."""
     above, below = points + offset[None], points - offset[None]
     return above, below, jnp.sum(scores * (above - below), axis=1) / 2
@@ -135,8 +135,8 @@ def _unconstrained(target: BoundTarget, particles: PyTree) -> Points:
 
 def _explain_shapes(target: BoundTarget, particles: PyTree, data: Batch) -> AbstractContextManager[None]:
     values = particles.particles if isinstance(particles, Result) else particles
-    whole = "one row of `data`" if target.exchangeable else "`data`"
-    and_data = "" if data is None else f", and {whole}, {shapes(data, int(target.exchangeable))}"
+    data_text = "one row of `data`" if target.exchangeable else "`data`"
+    and_data = "" if data is None else f", and {data_text}, {shapes(data, int(target.exchangeable))}"
     expected = f"`target` must take one particle, {shapes(values)}{and_data}"
     return explain_errors(expected, "Was it written for other names or shapes?")
 
@@ -144,7 +144,9 @@ def _explain_shapes(target: BoundTarget, particles: PyTree, data: Batch) -> Abst
 def _check_first_particles(first: Evaluation, data: Batch) -> None:
     missing = " NaN in `data` makes it so, and labels that the likelihood does not know (see its method `check`)."
     good = np.isfinite(on_host(first.log_densities))
-    what, good = ("log density", good) if not good.all() else ("gradient of the log density", on_host(first.smooth))
+    what, good = (
+        ("log density", good) if not good.all() else ("gradient of the log density", on_host(first.finite_scores))
+    )
     if not good.all():
         raise ValueError(
             f"`particles` must start where the target is finite: the {what} is NaN or infinite at {np.sum(~good)} of "

@@ -23,9 +23,9 @@ from .history import Recorder
 from .judge import SAMPLE
 from .loop import MAX_CLIPPED_IN_A_ROW, Evaluation, FaultCounters, LoopState, Run, evaluate, take_steps
 
-SHARE = 0.25
+MAX_FAULTY_SHARE = 0.25
 """A run with more than this share of faulty particles stops as diverged."""
-_PATIENCE = 5  # a particle with more failures in a row is reported
+_MAX_FAILURES_IN_A_ROW = 5  # a particle with more failures in a row is reported
 _HALVINGS = 10  # of a step, before the particle moves back to its start
 _DAMPINGS = (1e2, 1e4, 1e6, 1e8)
 
@@ -41,29 +41,29 @@ def recover(run: Run, loop: LoopState, recorder: Recorder) -> LoopState | None:
     damping.
     """
     _, target, batch, _ = replace(run, target=run.target_at(loop)).step_at(loop)
-    curvature = False
+    checks_curvature = False
 
     def finite_at(points: Points) -> np.ndarray:
         finite = _is_finite(evaluate(run.sampler, target, points, batch))
-        return finite & on_host(_has_finite_curvature(target, points, batch)) if curvature else finite
+        return finite & on_host(_has_finite_curvature(target, points, batch)) if checks_curvature else finite
 
     finite = finite_at(loop.state.points)
     if finite.all() and run.sampler.traits.differentiates:
-        curvature = True
+        checks_curvature = True
         finite = finite_at(loop.state.points)
     if finite.all():
         return _step_with_more_damping(run, loop, recorder)
     faults = _count_moves(loop, finite)
-    points = _halve_moves(loop, finite, finite_at) if is_bearable(finite) and is_bearable(~faults.stuck) else None
+    points = _halve_moves(loop, finite, finite_at) if can_continue(finite) and can_continue(~faults.stuck) else None
     return None if points is None else loop.with_points(points).marked(healthy=True)._replace(faults=faults)
 
 
-def is_bearable(finite: np.ndarray) -> bool:
-    """Whether so few particles are faulty that a run goes on."""
-    return bool(np.mean(~finite) <= SHARE)
+def can_continue(finite: np.ndarray) -> bool:
+    """Whether a run continues: at most `MAX_FAULTY_SHARE` of the particles are faulty."""
+    return bool(np.mean(~finite) <= MAX_FAULTY_SHARE)
 
 
-def leave_finite(run: Run, loop: LoopState, recorder: Recorder) -> tuple[LoopState, Evaluation, int]:
+def restore_finite_particles(run: Run, loop: LoopState, recorder: Recorder) -> tuple[LoopState, Evaluation, int]:
     """The end of a run, after moving back the particles at which the target is not finite.
 
     Returns:
@@ -81,7 +81,7 @@ def leave_finite(run: Run, loop: LoopState, recorder: Recorder) -> tuple[LoopSta
     points = _halve_moves(loop, finite, finite_at) if outside else None
     if points is None:
         return loop, evaluation, outside
-    if loop.healthy and is_bearable(finite):
+    if loop.healthy and can_continue(finite):
         loop, outside = loop._replace(faults=_count_moves(loop, finite)), 0
     recorder.amend(on_host(points))
     return loop.with_points(points), evaluate(run.sampler, target, points, batch), outside
@@ -137,7 +137,7 @@ def divergence(run: Run, loop: LoopState, last: Evaluation, num_outside: int) ->
 
 def _is_finite(evaluation: Evaluation) -> np.ndarray:
     """(n,) bool: whether the log density and its gradient are finite at each particle."""
-    return np.asarray(np.isfinite(on_host(evaluation.log_densities)) & on_host(evaluation.smooth))
+    return np.asarray(np.isfinite(on_host(evaluation.log_densities)) & on_host(evaluation.finite_scores))
 
 
 def _count_moves(loop: LoopState, finite: np.ndarray) -> FaultCounters:
@@ -147,7 +147,7 @@ def _count_moves(loop: LoopState, finite: np.ndarray) -> FaultCounters:
     return faults._replace(
         in_a_row=in_a_row,
         failed_at=np.where(finite, faults.failed_at, step + 1).astype(np.int32),
-        stuck=faults.stuck | (in_a_row > _PATIENCE),
+        stuck=faults.stuck | (in_a_row > _MAX_FAILURES_IN_A_ROW),
         moved_back=np.int32(faults.moved_back + np.sum(~finite)),
     )
 
@@ -155,11 +155,11 @@ def _count_moves(loop: LoopState, finite: np.ndarray) -> FaultCounters:
 def _halve_moves(loop: LoopState, finite: np.ndarray, finite_at: FiniteAt) -> Points | None:
     """The points, the faulty ones moved back along their last step by halves until the target is finite at all."""
     points, previous = on_host(loop.state.points), on_host(loop.previous)
-    back = points.copy()
+    restored = points.copy()
     for share in (*0.5 ** np.arange(1, _HALVINGS + 1), 0.0):
         with np.errstate(over="ignore", invalid="ignore"):  # a point that overflows is not finite, and is halved again
-            back[~finite] = (previous + points.dtype.type(share) * (points - previous))[~finite]
-        candidate = placed_like(back, loop.state.points)
+            restored[~finite] = (previous + points.dtype.type(share) * (points - previous))[~finite]
+        candidate = placed_like(restored, loop.state.points)
         finite = finite | finite_at(candidate)
         if finite.all():
             return candidate

@@ -1,4 +1,4 @@
-"""What float32 cannot hold: coordinates that vary little beside their size, and log densities of a large size."""
+"""What float32 cannot hold: coordinates that vary little relative to their size, and large log densities."""
 
 from collections.abc import Callable
 

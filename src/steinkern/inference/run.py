@@ -13,7 +13,7 @@ from ..core.progress import compiling, progress_bar
 from ..results.outcome import Status
 from ..samplers.sampler import Info
 from .checkpoint import Checkpointer
-from .distributed import loss_of_a_process, several_processes, within
+from .distributed import explain_lost_process, several_processes, within
 from .history import Recorder
 from .loop import LoopState, Run, capacity, take_steps
 from .recovery import recover
@@ -50,15 +50,15 @@ def advance_run(
     """
     several, num_steps, every = several_processes(run.mesh), int(run.options.num_steps), int(run.options.record_every)
     # Chunks start at one step, since the time of a step is not known yet and Ctrl-C waits for the end of a chunk.
-    size, longest = 1, every * (1 if callback else capacity(run, loop))
+    chunk, max_chunk = 1, every * (1 if callback else capacity(run, loop))
     ended_by, failure = "", None
     first = saved = done = run.steps_done(loop)
     bar = progress_bar(num_steps, done, progress if is_writer(several) else False)
-    with bar, interruptible(_NOTICE) as interrupt, within(run.mesh), loss_of_a_process(run.mesh):
+    with bar, interruptible(_NOTICE) as interrupt, within(run.mesh), explain_lost_process(run.mesh):
         while done < num_steps and loop.healthy and not loop.converged and not ended_by:
             start = time.perf_counter()
             to_checkpoint = checkpointer.every - done % checkpointer.every if checkpointer else num_steps
-            steps = min(size, num_steps - done, to_checkpoint)
+            steps = min(chunk, num_steps - done, to_checkpoint)
             if done % every:  # between two records: end at the next one
                 steps = min(steps, every - done % every)
             elif steps > every:  # end at a record
@@ -74,12 +74,12 @@ def advance_run(
             bar.set_postfix_str(f"velocity {velocity:.3g}{repaired}", refresh=False)
             slow = time.perf_counter() - start >= _CHUNK_SECONDS
             ended, at_record = not loop.healthy or bool(loop.converged), done % every == 0 or done == num_steps
-            enough = False
+            stop_requested = False
             if callback is not None and done > before and at_record and not ended:
-                enough = bool(callback(int(loop.step), loop.state, loop.info))
-            slow, enough, interrupted = any_process(several, slow, enough, interrupt.requested)
-            size = size if slow else min(4 * size, longest)
-            ended_by = CTRL_C if interrupted else CALLBACK if enough else ""
+                stop_requested = bool(callback(int(loop.step), loop.state, loop.info))
+            slow, stop_requested, interrupted = any_process(several, slow, stop_requested, interrupt.requested)
+            chunk = chunk if slow else min(4 * chunk, max_chunk)
+            ended_by = CTRL_C if interrupted else CALLBACK if stop_requested else ""
             due = ended or ended_by or done == num_steps or (checkpointer and done % checkpointer.every == 0)
             if checkpointer and due and loop.healthy and done > saved:
                 try:
@@ -102,10 +102,10 @@ def ending(loop: LoopState, ended_by: str, resumable: bool) -> tuple[Status, Not
     if loop.converged:
         return Status.CONVERGED, Notice("converged", f"the velocity fell to {fraction} value after {steps}.")
     if ended_by:
-        way_on = "give this result to `fit` to go on from it"
+        continuation = "give this result to `fit` to continue it"
         if resumable:
-            way_on = "the same call goes on from its checkpoint"
+            continuation = "the same call continues from its checkpoint"
         status = Status.FINISHED if ended_by == CALLBACK else Status.STOPPED
-        return status, Notice("ended-early", f"{ended_by} ended the run after {steps}; {way_on}.")
+        return status, Notice("ended-early", f"{ended_by} ended the run after {steps}; {continuation}.")
     text = f"all steps were taken; the velocity is {float(loop.info.velocity_norm):.3g}, {fraction}."
     return Status.FINISHED, Notice("all-steps", text)

@@ -155,7 +155,7 @@ class AbstractModelTarget(AbstractTarget):
 
 
 def model_of(target: AbstractTarget) -> AbstractModelTarget | None:
-    """The target as another library's model; `None` for a target that is none."""
+    """The target as another library's model; `None` for any other target."""
     return target if isinstance(target, AbstractModelTarget) else None
 
 

@@ -54,12 +54,12 @@ def as_blackjax(
     """
     if not isinstance(sampler, AbstractSampler):
         raise ValueError(f"`sampler` must be a sampler such as `steinkern.svgd()`, got {sampler!r}.")
-    whole = as_target(target)
+    unbound = as_target(target)
     rows = as_data(data)
-    whole.check_data(rows, batch_size)
+    unbound.check_data(rows, batch_size)
 
     def bind(position: PyTree) -> BoundTarget:
-        return whole.bind(jax.tree.map(lambda leaf: leaf[0], position))
+        return unbound.bind(jax.tree.map(lambda leaf: leaf[0], position))
 
     def init(position: PyTree, rng_key: Any = None) -> ParticleState:
         """The state before the first step; `rng_key`, which BlackJAX's loops pass, is not used."""

@@ -96,12 +96,12 @@ class _Functions:
         self.constrain = _jax(values, model.replace_rvs_by_values(variables))
         # A transform may depend on other variables (a bound), so all of them are inputs and none is drawn.
         self.inputs = [variable.clone(name=f"{variable.name}_value") for variable in variables]
-        self.swap = dict(zip(variables, self.inputs, strict=True))
+        self.clones = dict(zip(variables, self.inputs, strict=True))
         forward = [_forward(variable, model.rvs_to_transforms[variable]) for variable in variables]
-        self.unconstrain = _jax(self.inputs, clone_replace(forward, self.swap))
+        self.unconstrain = _jax(self.inputs, clone_replace(forward, self.clones))
         # The whole of a variable with missing entries is a deterministic of its observed and its free part.
         observed = {variable: model.rvs_to_values[variable] for variable in model.observed_RVs}
-        self.deterministics = _jax(self.inputs, clone_replace(list(model.deterministics), {**self.swap, **observed}))
+        self.deterministics = _jax(self.inputs, clone_replace(list(model.deterministics), {**self.clones, **observed}))
 
 
 def _forward(variable: Any, transform: Any) -> Any:
@@ -150,8 +150,8 @@ class PyMCSpace(AbstractModelSpace):
 
     def inside(self, particles: PyTree) -> dict[str, Any]:
         """For every variable, whether all its values survive the way to unconstrained coordinates and back."""
-        again = jax.vmap(self.constrain)(jax.vmap(self.unconstrain)(particles))
-        return {name: jnp.allclose(again[name], particles[name], rtol=1e-3, atol=1e-3) for name in self.names}
+        round_trip = jax.vmap(self.constrain)(jax.vmap(self.unconstrain)(particles))
+        return {name: jnp.allclose(round_trip[name], particles[name], rtol=1e-3, atol=1e-3) for name in self.names}
 
 
 class PyMCTarget(AbstractModelTarget):
@@ -222,7 +222,7 @@ class PyMCTarget(AbstractModelTarget):
         """One draw of every observed variable for each particle."""
         functions = self.space.functions
         observed = list(functions.model.observed_RVs)
-        outputs = clone_replace(observed, functions.swap)
+        outputs = clone_replace(observed, functions.clones)
         draw = pytensor_compile(
             functions.inputs, outputs, mode=_INTERPRETED, random_seed=_seed(key), on_unused_input="ignore"
         )

@@ -39,7 +39,7 @@ class Median(AbstractBandwidth):
 
     Args:
         factor: 1 / (2 log(n + 1)) by default, the "median trick" of Liu and Wang (2016) in the convention exp(−r²/2h)
-            of Eq. (13): a particle's kernel value at itself is then about the sum of those at all others.
+            of Eq. (13): a particle's kernel value at itself is then about the sum of its values at all others.
         max_points: the most particles used; of more particles, every n/max_points-th. The median over m exchangeable
             particles has a relative standard error near 1.5/√m in one dimension, 1/√m in two (4 to 5 percent by
             default), and less in more.
@@ -76,15 +76,15 @@ class Median(AbstractBandwidth):
         Args:
             r2: the squared distances.
             number: the number of particles.
-            alone: whether this is the only bandwidth, not one of a batch. Few distances are then reduced by few
-                kernels, which compile faster; a batch is reduced by vectorised kernels, which run faster.
+            alone: whether this is the only bandwidth, not one of a batch. Few distances are then reduced by few XLA
+                kernels, which compile faster; a batch is reduced by vectorised ones, which run faster.
         """
-        typical, total = median_of_pairs(r2, alone=alone)
+        median, total = median_of_pairs(r2, alone=alone)
         mean = total / max(r2.size - r2.shape[0], 1)
         fallback = jnp.where(mean == 0, jnp.ones_like(mean), mean)  # NaN stays NaN
-        typical = jnp.where((typical > 0) & jnp.isfinite(mean), typical, fallback)
+        median = jnp.where((median > 0) & jnp.isfinite(mean), median, fallback)
         factor = 0.5 / np.log(number + 1.0) if self.factor is None else self.factor
-        return cast_like(factor, typical) * typical
+        return cast_like(factor, median) * median
 
 
 def median_of_pairs(r2: Float[Array, "n n"], *, alone: bool = False) -> tuple[Scalar, Scalar]:
@@ -168,12 +168,12 @@ def _median_of_few(values: Float[Array, " m"]) -> Scalar:
     """The median by comparing all values with all: no loop, whose iterations would synchronise GPU and host."""
     number = values.shape[0]
     index = jnp.arange(number)
-    before = values[None, :] < values[:, None]
-    level = (values[None, :] == values[:, None]) & (index[None, :] < index[:, None])
-    rank = jnp.sum(before | level, axis=1, dtype=jnp.int32)
+    is_smaller = values[None, :] < values[:, None]
+    is_earlier_tie = (values[None, :] == values[:, None]) & (index[None, :] < index[:, None])
+    rank = jnp.sum(is_smaller | is_earlier_tie, axis=1, dtype=jnp.int32)
     middle = (rank == (number - 1) // 2) | (rank == number // 2)
-    typical = jnp.sum(jnp.where(middle, values, 0)) / (2 - number % 2)
-    return jnp.where(jnp.all(jnp.isfinite(values)), typical, jnp.nan)
+    median = jnp.sum(jnp.where(middle, values, 0)) / (2 - number % 2)
+    return jnp.where(jnp.all(jnp.isfinite(values)), median, jnp.nan)
 
 
 def _fold(r2: Float[Array, "n n"]) -> Float[Array, "half n"]:
@@ -183,11 +183,11 @@ def _fold(r2: Float[Array, "n n"]) -> Float[Array, "half n"]:
     """
     n = r2.shape[0]
     half = (n + 1) // 2
-    numpy: Any = np if n <= _MAX_CONSTANT_ROWS else jnp  # a constant needs no kernel
-    row, column = numpy.arange(half)[:, None], numpy.arange(n)[None, :]
+    xp: Any = np if n <= _MAX_CONSTANT_ROWS else jnp  # a constant needs no kernel
+    row, column = xp.arange(half)[:, None], xp.arange(n)[None, :]
     folded = jnp.where(column > row, r2[:half], r2[::-1, ::-1][:half])
-    surplus = (column == row) | ((column < row) & (2 * row == n - 1))
-    return jnp.where(surplus, jnp.inf, folded)
+    unpaired = (column == row) | ((column < row) & (2 * row == n - 1))
+    return jnp.where(unpaired, jnp.inf, folded)
 
 
 def _count(mask: Bool[Array, "half n"], reduce: Callable[..., tuple[Array, ...]]) -> Int[Array, ""]:

@@ -58,9 +58,9 @@ def ksd2(
     points, scores = _with_scores(points, scores)
     if statistic == "U" and points.shape[0] < 2:
         raise ValueError("`statistic` 'U' needs at least two particles, got 1.")
-    whole = as_matrix_kernel(RBF() if kernel is None else kernel)
-    whole.check(points.shape[1])
-    return _ksd2(points, scores, whole, statistic)
+    matrix_kernel = as_matrix_kernel(RBF() if kernel is None else kernel)
+    matrix_kernel.check(points.shape[1])
+    return _ksd2(points, scores, matrix_kernel, statistic)
 
 
 @compiled

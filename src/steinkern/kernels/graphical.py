@@ -75,9 +75,9 @@ class Graphical(AbstractMatrixKernel):
         named = set(neighbors) | {near for nears in neighbors.values() for near in nears}
         if named - set(layout.names):
             raise ValueError(f"`neighbors` names {sorted(named - set(layout.names))}, not among {layout.names}.")
-        where = {name: list(range(piece.start, piece.stop)) for name, piece in layout.slices.items()}
-        nearby = [[i for near in neighbors.get(name, ()) for i in where[near]] for name in layout.names]
-        return cls(scalar, [where[name] for name in layout.names], nearby)
+        indices = {name: list(range(positions.start, positions.stop)) for name, positions in layout.slices.items()}
+        neighbor_indices = [[i for near in neighbors.get(name, ()) for i in indices[near]] for name in layout.names]
+        return cls(scalar, [indices[name] for name in layout.names], neighbor_indices)
 
     def __call__(self, x: Vector, y: Vector) -> Matrix:
         def one(scalar: AbstractScalarKernel, index: Array, inside: Array) -> Array:
@@ -112,8 +112,8 @@ class Graphical(AbstractMatrixKernel):
         blocks; a single bandwidth is shared.
         """
         width = max(map(len, self.around))
-        index = np.array([near + (0,) * (width - len(near)) for near in self.around])
-        inside = np.array([[True] * len(near) + [False] * (width - len(near)) for near in self.around])
+        index = np.array([members + (0,) * (width - len(members)) for members in self.around])
+        inside = np.array([[True] * len(members) + [False] * (width - len(members)) for members in self.around])
         axes = jax.tree.map(lambda leaf: 0 if jnp.ndim(leaf) else None, self.scalar)
         return jax.vmap(function, (axes, 0, 0))(self.scalar, jnp.asarray(index), jnp.asarray(inside))
 

@@ -107,7 +107,7 @@ def _by_differences(at: InMetric, points: InMetric) -> Float[Array, "m n"]:
     return jnp.maximum(_total(terms), 0)  # NaN stays NaN
 
 
-def reads_distances(rule: Any) -> bool:
+def needs_only_distances(rule: Any) -> bool:
     """Whether a bandwidth depends on distances alone: a number, or the median."""
     return isinstance(rule, Median) or not isinstance(rule, AbstractBandwidth)
 

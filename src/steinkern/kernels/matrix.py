@@ -40,7 +40,7 @@ class AbstractMatrixKernel(OneLine):
     """A positive definite kernel with values in the d×d matrices, K(x, y) = K(y, x)ᵀ.
 
     To add a kernel, write `__call__` from the paper and, where a faster form exists, `velocity`. Then add a line to
-    `KERNEL_CASES` in the tests, which compares the two.
+    `KERNEL_CASES` in `tests/helpers/cases.py`, whose tests compare the two.
     """
 
     @abc.abstractmethod

@@ -24,7 +24,7 @@ from .in_metric import (
     in_metrics,
 )
 from .matrix import AbstractMatrixKernel, Isotropic, tilted_velocity
-from .preconditioned import Preconditioned, reads_distances_alone
+from .preconditioned import Preconditioned, has_radial_form
 from .radial import DENSE_PAIRS, center_of
 from .radial.ring import devices_in_ring
 
@@ -72,8 +72,8 @@ class Mixture(AbstractMatrixKernel):
         A temperature that is a bandwidth rule is evaluated at the distances of the weights, as the mean over the
         anchors.
         """
-        shared = reads_distances_alone(base) or isinstance(temperature, Median)
-        forms = _in_metrics(metrics, points) if shared else None
+        needs_forms = has_radial_form(base) or isinstance(temperature, Median)
+        forms = _in_metrics(metrics, points) if needs_forms else None
         if isinstance(temperature, AbstractBandwidth):
             if weighting == "euclidean":
                 temperature = temperature(points)
@@ -104,16 +104,16 @@ class Mixture(AbstractMatrixKernel):
         sources = self._weigh(source.points, source.points)
         rows = sources if at is source.points else self._weigh(at, source.points)
         pairs = self.anchors.shape[0] * at.shape[0] * source.points.shape[0]
-        few = pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1
-        if few and reads_distances_alone(self.parts.base):
+        is_small = pairs <= 4 * DENSE_PAIRS and devices_in_ring(source.points.shape[0]) == 1
+        if is_small and has_radial_form(self.parts.base):
             return self._radial_velocity(at, source, rows, sources)
-        metric, order = self.parts.metric, self.parts.metric.arrange
-        tilts = jnp.concatenate(self._tilts(order(source.points), order(self.anchors), sources), axis=2)
+        metric, arrange = self.parts.metric, self.parts.metric.arrange
+        tilts = jnp.concatenate(self._tilts(arrange(source.points), arrange(self.anchors), sources), axis=2)
 
         def one(part: Preconditioned, log_weight: Array, tilt: Array) -> Array:
             return tilted_velocity(part, at, source, log_weight, tilt)
 
-        # Eq. (18): l m d, a batch of anchors at a time to bound the memory of their distances.
+        # The terms of Eq. (18), l m d numbers, for a batch of anchors at a time: this bounds the memory of distances.
         batch_size = max(1, 4 * DENSE_PAIRS // (at.shape[0] * source.points.shape[0]))
         arguments = (self.parts, sources.log_weights, metric.restore(tilts))
         if batch_size >= self.anchors.shape[0]:
@@ -158,7 +158,7 @@ class Mixture(AbstractMatrixKernel):
             if self.weighting != "euclidean":
                 rate = 1 / cast_like(self.temperature, at)
                 repulsion = repulsion + rate * (jnp.sum(pairs, axis=2).T - jnp.sum(pairs, axis=0))
-        else:  # far from all anchors the tilts of the nearest one cancel exactly
+        else:  # points may lie far from all anchors: there the nearest one's tilt, a difference, must cancel exactly
             pulls = self._pulls(points, scores, anchors, weights, sources)
             drive = jnp.concatenate([_sum_over_anchors(at_weights, values, pull) for pull in pulls], axis=1)
         sums = dot(repulsion, offsets)
@@ -188,10 +188,10 @@ class Mixture(AbstractMatrixKernel):
         weighted: "_Weighted",
         pairs: Float[Array, "l m n"],
     ) -> Float[Array, "m d"]:
-        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)) with anchors at the particles, less what needs no metric.
+        """Σ_l Σ_j c_lij Q_l⁻¹ (s_j + ∇log w_l(y_j)) for anchors at the particles, except terms without Q_l⁻¹.
 
         A tilt is g_l − ḡ, of which ḡ(y_j) = Σ_m w_m g_m is the same for all anchors: every metric is applied to the
-        same s_j − ḡ_j. Q_l⁻¹ g_l = (z_l − y_j)/T is left to the caller; with Euclidean weights g_l is the same for all
+        same s_j − ḡ_j. The caller adds Q_l⁻¹ g_l = (z_l − y_j)/T; with Euclidean weights g_l is the same for all
         points.
         """
         blocks = self.parts.metric.for_arranged().blocks()
@@ -308,7 +308,7 @@ def _adapt(
     forms: InMetric | None,
 ) -> Preconditioned:
     """The kernels around all anchors as one batch, with bandwidths adapted to the points."""
-    if forms is not None and reads_distances_alone(base):
+    if forms is not None and has_radial_form(base):
 
         def from_distances(metric: AbstractMetric, form: InMetric) -> Preconditioned:
             scalar = adapt_in_metric(base.scalar, form)

@@ -15,7 +15,7 @@ from .in_metric import (
     adapt_in_metric,
     distances_in_metric,
     distances_within_metric,
-    reads_distances,
+    needs_only_distances,
 )
 from .matrix import AbstractMatrixKernel, Isotropic, as_matrix_kernel
 from .radial import center_of
@@ -49,8 +49,10 @@ class Preconditioned(AbstractMatrixKernel):
         return self.metric.unwhiten(left)
 
     def velocity(self, at: Float[Array, "m d"], source: Scored) -> Float[Array, "m d"]:
-        few = at.shape[0] * source.points.shape[0] <= _MAX_RADIAL_PAIRS and devices_in_ring(source.points.shape[0]) == 1
-        if few and reads_distances_alone(self.base) and self.base.precision == "float32":
+        is_small = (
+            at.shape[0] * source.points.shape[0] <= _MAX_RADIAL_PAIRS and devices_in_ring(source.points.shape[0]) == 1
+        )
+        if is_small and has_radial_form(self.base) and self.base.precision == "float32":
             return self._radial_velocity(self.base.scalar, at, source)
         moved = self.base.velocity(self.metric.whiten(at), self._whiten(source))
         return self.metric.unwhiten(moved)
@@ -60,7 +62,7 @@ class Preconditioned(AbstractMatrixKernel):
         return self.base.divergence(self.metric.whiten(at), self._whiten(source))
 
     def adapt(self, points: Points) -> "Preconditioned":
-        if not reads_distances_alone(self.base):
+        if not has_radial_form(self.base):
             return Preconditioned(self.base.adapt(self.metric.whiten(points)), self.metric)
         scalar = adapt_in_metric(self.base.scalar, self._in_metric(points - center_of(points)))
         return Preconditioned(Isotropic(scalar, self.base.precision, self.base.backend), self.metric)
@@ -95,6 +97,6 @@ class Preconditioned(AbstractMatrixKernel):
         return Scored(points, self.metric.pull_score(source.scores), source.weights)
 
 
-def reads_distances_alone(kernel: AbstractMatrixKernel) -> TypeGuard[Isotropic]:
+def has_radial_form(kernel: AbstractMatrixKernel) -> TypeGuard[Isotropic]:
     """Whether a kernel is k(r²) I with the backend "auto", and its bandwidth a number or a rule of distances."""
-    return isinstance(kernel, Isotropic) and kernel.backend == "auto" and reads_distances(kernel.scalar.bandwidth)
+    return isinstance(kernel, Isotropic) and kernel.backend == "auto" and needs_only_distances(kernel.scalar.bandwidth)

@@ -28,7 +28,9 @@ ScalarKernel = TypeVar("ScalarKernel", bound="AbstractScalarKernel")
 class AbstractScalarKernel(OneLine):
     """A positive definite radial kernel, given by its profile k(r²) and the derivative k'(r²) with respect to r².
 
-    `bandwidth` is a squared length: a number, or a rule such as `Median()`, which `adapt` evaluates at the particles.
+    `bandwidth` is a squared length: a number, or a rule such as `Median()`, which `adapt` evaluates at the particles. A
+    kernel whose profile cannot be differentiated at r² = 0 by JAX, as one of √r², must define `second_derivative`:
+    the kernel Stein discrepancy would be NaN.
     """
 
     bandwidth: eqx.AbstractVar[Any]

@@ -94,7 +94,7 @@ class AbstractMetric(eqx.Module):
         return (self,)
 
     def arrange(self, vector: Vectors) -> Vectors:
-        """The coordinates in the order that `for_arranged` acts on."""
+        """Vectors with the bias of each layer in its rows: the order of coordinates in which `for_arranged` acts."""
         return vector
 
     def restore(self, vector: Vectors) -> Vectors:
@@ -102,7 +102,7 @@ class AbstractMetric(eqx.Module):
         return vector
 
     def for_arranged(self) -> "AbstractMetric":
-        """The same metric for coordinates in an order that needs no rearrangement of vectors in its maps."""
+        """The same metric for vectors in the order of `arrange`, so that many products share one rearrangement."""
         return self
 
 
@@ -269,8 +269,8 @@ class KroneckerMetric(_CompositeMetric):
     def _apply(self, name: str, vector: Vectors) -> Any:
         """V with the right factor applied to its rows and the left one to its columns."""
         block = self.arrange(vector).reshape(*vector.shape[:-1], self.left.size, self.right.size)
-        moved = _on_columns(self.left, name, getattr(self.right, name)(block))
-        return self.restore(moved.reshape(vector.shape))
+        mapped = _on_columns(self.left, name, getattr(self.right, name)(block))
+        return self.restore(mapped.reshape(vector.shape))
 
 
 def has_factors(metric: AbstractMetric) -> TypeGuard[KroneckerMetric]:
@@ -318,8 +318,8 @@ class BlocksMetric(_CompositeMetric):
 
     def _apply(self, name: str, vector: Vectors) -> Any:
         pieces = split_columns(vector, [part.size for part in self.parts])
-        moved = [getattr(part, name)(piece) for part, piece in zip(self.parts, pieces, strict=True)]
-        return jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=-1), *moved)
+        mapped = [getattr(part, name)(piece) for part, piece in zip(self.parts, pieces, strict=True)]
+        return jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=-1), *mapped)
 
 
 class StackMetric(_CompositeMetric):
@@ -343,8 +343,8 @@ class StackMetric(_CompositeMetric):
         size, count = self.parts.size, self.count
         shape, axis = ((size, count), -1) if self.interleaved else ((count, size), -2)
         apply: Any = jax.vmap(lambda part, values: getattr(part, name)(values), in_axes=(0, axis), out_axes=axis)
-        moved = apply(self.parts, vector.reshape(*vector.shape[:-1], *shape))
-        return jax.tree.map(lambda array: array.reshape(vector.shape), moved)
+        mapped = apply(self.parts, vector.reshape(*vector.shape[:-1], *shape))
+        return jax.tree.map(lambda array: array.reshape(vector.shape), mapped)
 
 
 def apply_to_shared(
@@ -368,7 +368,7 @@ def apply_to_shared(
 def sum_of_solved(
     metrics: AbstractMetric, coefficients: Float[Array, "l m n"], vectors: Float[Array, "n d"]
 ) -> Float[Array, "m d"]:
-    """Σ_l Σ_j c_lij Q_l⁻¹ v_j, a few metrics at a time where `_MAX_ENTRIES` asks for it."""
+    """Σ_l Σ_j c_lij Q_l⁻¹ v_j, a few metrics at a time where all would exceed `_MAX_ENTRIES`."""
 
     def sum_group(metrics: AbstractMetric, coefficients: Float[Array, "l m n"]) -> Float[Array, "m d"]:
         solved = _apply_at_once(metrics, "solve", vectors)
@@ -418,9 +418,9 @@ def left_factors_first(
         if isinstance(factor, FactorMetric)
     )
     blocks = vectors.reshape(vectors.shape[0], left.shape[1], right.shape[1])
-    moved = jnp.einsum("lab,nbi->lani", left, blocks, precision="highest")
-    rows = dot(moved.reshape(moved.shape[0], -1, moved.shape[3]), right)
-    return jnp.swapaxes(rows.reshape(moved.shape), 1, 2).reshape(moved.shape[0], *vectors.shape)
+    mapped = jnp.einsum("lab,nbi->lani", left, blocks, precision="highest")
+    rows = dot(mapped.reshape(mapped.shape[0], -1, mapped.shape[3]), right)
+    return jnp.swapaxes(rows.reshape(mapped.shape), 1, 2).reshape(mapped.shape[0], *vectors.shape)
 
 
 def split_columns(array: Float[Array, "... d"], sizes: Sequence[int]) -> list[Array]:

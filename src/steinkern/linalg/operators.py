@@ -29,8 +29,8 @@ from .metrics import (
 )
 
 Operator = TypeVar("Operator", bound="AbstractOperator")
-Added: TypeAlias = Callable[["AbstractOperator"], Scalar]
-"""What is added to the diagonal of an operator."""
+DiagonalShift: TypeAlias = Callable[["AbstractOperator"], Scalar]
+"""The multiple of the identity that is added to an operator, as a function of that operator."""
 
 
 class AbstractOperator(eqx.Module):
@@ -50,8 +50,8 @@ class AbstractOperator(eqx.Module):
         """Trace / d, the size that damping is relative to."""
 
     @abc.abstractmethod
-    def metric(self, added: Added, symmetric: bool) -> AbstractMetric:
-        """The metric Q + added(Q) × I; block-diagonal operators add to each block what `added` says of that block."""
+    def metric(self, shift_of: DiagonalShift, symmetric: bool) -> AbstractMetric:
+        """The metric Q + shift_of(Q) × I; block-diagonal operators shift every block B by `shift_of(B)`."""
 
     def average(self: Operator) -> Operator:
         """The mean over the leading axis of a batch of operators."""
@@ -67,7 +67,7 @@ class AbstractOperator(eqx.Module):
         return jax.tree.map(mix, self, other)
 
     def factorise(self, damping: Any, *, symmetric: bool = False) -> AbstractMetric:
-        """The metric Q + damping × scale × I; of block-diagonal operators every block is damped by its own scale.
+        """The metric Q + damping × scale × I; a block-diagonal operator damps every block by the block's scale.
 
         Args:
             damping: positive, relative to `scale()`.
@@ -76,11 +76,11 @@ class AbstractOperator(eqx.Module):
         """
         check_positive("damping", damping)
 
-        def added(operator: AbstractOperator) -> Scalar:
+        def shift_of(operator: AbstractOperator) -> Scalar:
             scale = operator.scale()
             return cast_like(damping, scale) * jnp.where(scale == 0, jnp.ones_like(scale), jnp.abs(scale))
 
-        return self.metric(added, symmetric)
+        return self.metric(shift_of, symmetric)
 
 
 class Dense(AbstractOperator):
@@ -98,12 +98,12 @@ class Dense(AbstractOperator):
     def scale(self) -> Scalar:
         return jnp.trace(self.matrix) / self.size
 
-    def metric(self, added: Added, symmetric: bool) -> DenseMetric:
-        return DenseMetric.of(self.shifted(added(self)), symmetric=symmetric)
+    def metric(self, shift_of: DiagonalShift, symmetric: bool) -> DenseMetric:
+        return DenseMetric.of(self.shifted(shift_of(self)), symmetric=symmetric)
 
-    def shifted(self, added: Scalar) -> Matrix:
+    def shifted(self, shift: Scalar) -> Matrix:
         """The matrix plus a multiple of the identity."""
-        return self.matrix + added * jnp.eye(self.size, dtype=self.matrix.dtype)
+        return self.matrix + shift * jnp.eye(self.size, dtype=self.matrix.dtype)
 
 
 class Diagonal(AbstractOperator):
@@ -121,8 +121,8 @@ class Diagonal(AbstractOperator):
     def scale(self) -> Scalar:
         return jnp.mean(self.entries)
 
-    def metric(self, added: Added, symmetric: bool) -> DiagonalMetric:
-        return DiagonalMetric(jnp.sqrt(self.entries + added(self)))
+    def metric(self, shift_of: DiagonalShift, symmetric: bool) -> DiagonalMetric:
+        return DiagonalMetric(jnp.sqrt(self.entries + shift_of(self)))
 
 
 class Kronecker(AbstractOperator):
@@ -161,12 +161,12 @@ class Kronecker(AbstractOperator):
         product = self.left.scale() * self.right.scale()
         return product if self.shift is None else product + self.shift
 
-    def metric(self, added: Added, symmetric: bool) -> KroneckerMetric:
+    def metric(self, shift_of: DiagonalShift, symmetric: bool) -> KroneckerMetric:
         left, right = self.left.scale(), self.right.scale()
         # A factor of scale 0 has no proportion: damping is then split evenly.
         both = (left > 0) & (right > 0)
         ratio = jnp.sqrt(jnp.where(both, left, 1) / jnp.where(both, right, 1))
-        root = jnp.sqrt(added(self) if self.shift is None else added(self) + self.shift)
+        root = jnp.sqrt(shift_of(self) if self.shift is None else shift_of(self) + self.shift)
         factors = _factor(self.left, root * ratio, symmetric), _factor(self.right, root / ratio, symmetric)
         return KroneckerMetric(*factors, self.bias)
 
@@ -191,8 +191,8 @@ class Blocks(AbstractOperator):
         traces = jnp.stack([part.scale() * part.size for part in self.parts])
         return jnp.sum(traces) / self.size
 
-    def metric(self, added: Added, symmetric: bool) -> BlocksMetric:
-        return BlocksMetric(tuple(part.metric(added, symmetric) for part in self.parts))
+    def metric(self, shift_of: DiagonalShift, symmetric: bool) -> BlocksMetric:
+        return BlocksMetric(tuple(part.metric(shift_of, symmetric) for part in self.parts))
 
 
 class Stack(AbstractOperator):
@@ -217,22 +217,22 @@ class Stack(AbstractOperator):
 
     def as_matrix(self) -> Matrix:
         each = jax.vmap(lambda part: part.as_matrix())(self.parts)
-        whole = jax.scipy.linalg.block_diag(*each)
+        matrix = jax.scipy.linalg.block_diag(*each)
         if not self.interleaved:
-            return whole
+            return matrix
         order = np.arange(self.size).reshape(self.count, self.parts.size).T.reshape(-1)
-        return whole[order][:, order]
+        return matrix[order][:, order]
 
     def scale(self) -> Scalar:
         return jnp.mean(jax.vmap(lambda part: part.scale())(self.parts))
 
-    def metric(self, added: Added, symmetric: bool) -> StackMetric:
-        metrics = jax.vmap(lambda part: part.metric(added, symmetric))(self.parts)
+    def metric(self, shift_of: DiagonalShift, symmetric: bool) -> StackMetric:
+        metrics = jax.vmap(lambda part: part.metric(shift_of, symmetric))(self.parts)
         return StackMetric(metrics, self.count, self.interleaved)
 
 
-def _factor(operator: AbstractOperator, added: Scalar, symmetric: bool) -> AbstractMetric:
+def _factor(operator: AbstractOperator, shift: Scalar, symmetric: bool) -> AbstractMetric:
     """The metric of a Kronecker factor plus a multiple of the identity; of a dense one it holds the inverse too."""
     if symmetric or not isinstance(operator, Dense):
-        return operator.metric(lambda _: added, symmetric)
-    return FactorMetric.of(operator.shifted(added))
+        return operator.metric(lambda _: shift, symmetric)
+    return FactorMetric.of(operator.shifted(shift))

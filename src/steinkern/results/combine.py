@@ -44,8 +44,8 @@ def combine(results: Sequence[Result]) -> Result:
             )
     first = results[0]
     status = max((result.status for result in results), key=list(Status).index)
-    words = ", ".join(f"{quantity(result.num_steps, 'step')}, {result.status.value}" for result in results)
-    none = np.zeros(0)
+    descriptions = ", ".join(f"{quantity(result.num_steps, 'step')}, {result.status.value}" for result in results)
+    empty = np.zeros(0)
     faults = [result.diagnostics.faults for result in results]
     combined = Faults(
         moved_back=sum(each.moved_back for each in faults),
@@ -55,12 +55,12 @@ def combine(results: Sequence[Result]) -> Result:
     )
     return replace(
         first,
-        history=History(none.astype(int), none, none, none, None),
+        history=History(empty.astype(int), empty, empty, empty, None),
         diagnostics=Diagnostics(not_checked=("the particles of several runs together",), faults=combined),
         particles=jax.tree.map(_concatenate, *[result.particles for result in results]),
         points=_concatenate(*[result.points for result in results]),
         status=status,
-        message=Notice("combined", f"combined from {len(results)} results ({words})."),
+        message=Notice("combined", f"combined from {len(results)} results ({descriptions})."),
         num_steps=max(0 if result._chains else result.num_steps for result in results),
         loop=None,
         warnings=tuple(dict.fromkeys(notice for result in results for notice in result.warnings)),

@@ -49,7 +49,7 @@ class Faults:
     """Counts of the faults in a run from which it recovered."""
 
     moved_back: int = 0
-    """How often a faulty particle was moved back along its last step, so that the others could go on."""
+    """How often a faulty particle was moved back along its last step, so that the others could continue."""
     stuck: tuple[int, ...] = ()
     """The particles that had to be moved back more than five steps in a row."""
     damped: int = 0
@@ -98,7 +98,7 @@ class Cost:
         return self.values + self.gradients + dimension * self.hessians
 
 
-def _none() -> np.ndarray:
+def _empty() -> np.ndarray:
     return np.zeros(0)
 
 
@@ -118,25 +118,25 @@ class Diagnostics(ShortRepr):
     """The number of particles of which shift, spread and Stein ratio were measured."""
     num_batches: int = 0
     """The number of minibatches that stand for all data; 0 where all data were used."""
-    coordinates: np.ndarray = field(default_factory=_none)
+    coordinates: np.ndarray = field(default_factory=_empty)
     """The indices of the k measured coordinates."""
-    shift: np.ndarray = field(default_factory=_none)
+    shift: np.ndarray = field(default_factory=_empty)
     """(k,) the shift of every measured coordinate: 0 at draws. For a Gaussian, and particles as wide, in standard
     deviations."""
-    shift_error: np.ndarray = field(default_factory=_none)
+    shift_error: np.ndarray = field(default_factory=_empty)
     """(k,) its standard error."""
-    spread: np.ndarray = field(default_factory=_none)
+    spread: np.ndarray = field(default_factory=_empty)
     """(k,) the spread of every measured coordinate: 1 at draws. For an independent Gaussian coordinate, the ratio of
     the particles' variance to the target's."""
-    spread_error: np.ndarray = field(default_factory=_none)
+    spread_error: np.ndarray = field(default_factory=_empty)
     """(k,) its standard error."""
-    direction_shift: np.ndarray = field(default_factory=_none)
+    direction_shift: np.ndarray = field(default_factory=_empty)
     """As `shift`, along 64 random directions across the coordinates."""
-    direction_shift_error: np.ndarray = field(default_factory=_none)
+    direction_shift_error: np.ndarray = field(default_factory=_empty)
     """Its standard error."""
-    direction_spread: np.ndarray = field(default_factory=_none)
+    direction_spread: np.ndarray = field(default_factory=_empty)
     """As `spread`, along these directions."""
-    direction_spread_error: np.ndarray = field(default_factory=_none)
+    direction_spread_error: np.ndarray = field(default_factory=_empty)
     """Its standard error."""
     stein_ratio: float = math.nan
     """The average of the spreads: 1 at draws, below 1 where particles are too close together."""
@@ -144,17 +144,17 @@ class Diagnostics(ShortRepr):
     """Its standard error."""
     ksd: float = math.nan
     """The kernel Stein discrepancy of at most 256 particles, in units of their standard deviations."""
-    r_hat: np.ndarray = field(default_factory=_none)
+    r_hat: np.ndarray = field(default_factory=_empty)
     """(d,) R-hat of the chains, near 1 after convergence: those of `sample`, or the reference chains of a `fit` without
     a sampler."""
     rank_r_hat: float = math.nan
     """R-hat of the ranks of the coordinate with the largest R-hat: well above 1 where chains are in separate modes."""
-    chain_errors: np.ndarray = field(default_factory=_none)
+    chain_errors: np.ndarray = field(default_factory=_empty)
     """(d,) the larger of the chains' standard errors of the mean and of the standard deviation, in standard
     deviations."""
     drift: float = math.nan
     """The largest significant change of a mean or standard deviation between the halves of the draws."""
-    fourth_moment: np.ndarray = field(default_factory=_none)
+    fourth_moment: np.ndarray = field(default_factory=_empty)
     """(d,) of the chains' draws, in standard deviations: 3 for a Gaussian."""
     slope_ratio: float = math.nan
     """The largest ratio of a coordinate's mean slopes between chains."""
@@ -162,13 +162,13 @@ class Diagnostics(ShortRepr):
     """The mean acceptance probability of the chains."""
     lowest_acceptance: float = math.nan
     """The mean acceptance probability of the worst chain."""
-    mean_errors: np.ndarray = field(default_factory=_none)
+    mean_errors: np.ndarray = field(default_factory=_empty)
     """(d,) stated errors of the particles' means, in standard deviations."""
-    sd_errors: np.ndarray = field(default_factory=_none)
+    sd_errors: np.ndarray = field(default_factory=_empty)
     """(d,) relative stated errors of the particles' standard deviations."""
-    mean_differences: np.ndarray = field(default_factory=_none)
+    mean_differences: np.ndarray = field(default_factory=_empty)
     """(d,) the particles' means minus those of the reference chains, in standard deviations."""
-    sd_ratios: np.ndarray = field(default_factory=_none)
+    sd_ratios: np.ndarray = field(default_factory=_empty)
     """(d,) the particles' standard deviations over those of the reference chains."""
     distance: float = math.nan
     """The largest Kolmogorov distance, over 64 random directions, between the particles and held-out draws."""

@@ -162,10 +162,10 @@ class Result:
         """The result as ArviZ data: `InferenceData` with ArviZ 0.x, an xarray `DataTree` from 1.0 on.
 
         The groups are `posterior` (the particles by name, and the deterministic sites of a model), `sample_stats`
-        (`lp`, the log density in unconstrained coordinates, and as attributes the diagnostics)
-        and, where they are known, `log_likelihood`, `observed_data` and `posterior_predictive`. The log-likelihood of
-        every observation is known of a `Posterior` and of NumPyro and PyMC models; `arviz.loo` and `arviz.compare`
-        need it. The axes have the names of the model's plates (NumPyro) or dims (PyMC).
+        (`lp`, the log density in unconstrained coordinates, and as attributes the diagnostics) and, where they are
+        known, `log_likelihood`, `observed_data` and `posterior_predictive`. The log-likelihood of every observation is
+        known of a `Posterior` and of NumPyro and PyMC models; `arviz.loo` and `arviz.compare` need it. The axes have
+        the names of the model's plates (NumPyro) or dims (PyMC).
 
         The particles form one chain. It is not a Markov chain, so R̂ and effective sample sizes have no meaning:
         `arviz.summary(data, kind="stats")` leaves them out.
@@ -227,18 +227,18 @@ class Result:
         return {**described, **self.settings}
 
     def summary(self, max_rows: int | None = 20) -> str:
-        """A table of mean, standard deviation and quantiles of every coordinate, and what is told of the run.
+        """A table of mean, standard deviation and quantiles of every coordinate, and a report of the run.
 
-        After the table come the warnings, the end of the run, its diagnostics and what was not checked.
-        The numbers are computed in double precision, whatever the precision of the particles.
+        After the table come the warnings, the end of the run, its diagnostics and what was not checked. The numbers are
+        computed in double precision, whatever the precision of the particles.
 
         Args:
             max_rows: the number of coordinates to list; `None` for all.
         """
         if max_rows is not None:
             check_count("max_rows", max_rows)
-        lines, left = table_lines(self.particles, max_rows)
-        more = [f"… and {left} more: summary(max_rows=None) lists all"] if left else []
+        lines, left_out = table_lines(self.particles, max_rows)
+        more = [f"… and {left_out} more: summary(max_rows=None) lists all"] if left_out else []
         warnings = [f"Warning: {notice.text.split(':')[0]}" for notice in self.warnings]
         return "\n".join([*lines, *more, *warnings, *self._ending()])
 
@@ -250,8 +250,8 @@ class Result:
         """Write the result to one file, which `steinkern.load(path)` reads, and return the path of the file.
 
         The file holds the particles, the history, the message and warnings with their codes, the diagnostics, the
-        settings and the versions of the libraries. It holds no functions: `load` takes the target
-        again where it is needed. An existing file is replaced.
+        settings and the versions of the libraries. It holds no functions: `load` takes the target again where it is
+        needed. An existing file is replaced.
 
         To send results between processes there is no need for a file: they go through process pools where the target's
         functions can be imported by name, without the sampler if its step rule cannot.
@@ -266,7 +266,7 @@ class Result:
 
 
 def _name_of(target: BoundTarget) -> str:
-    """The name of the user's function or model; the kind of target where it has none."""
+    """The name of the user's function or model; the class of the target where it has none."""
     call = getattr(target.space, "call", None)
     named = ((target.target, "function"), (target.target, "log_likelihood"), (call, "model"))
     function: Any = next((getattr(owner, name) for owner, name in named if hasattr(owner, name)), None)

@@ -17,7 +17,7 @@ from ..targets.target import AbstractTarget, BoundTarget, as_target
 if TYPE_CHECKING:
     from .result import Result
 
-_CLOSE = 1e-2  # relative to a particle's largest coordinate; other constraints give other numbers altogether
+_RTOL = 1e-2  # relative to a particle's largest coordinate; other constraints give very different numbers
 
 
 def save(result: "Result", path: str | os.PathLike[str]) -> Path:
@@ -77,8 +77,8 @@ def load(
         shared, particles = fields.pop("shared"), fields["particles"]
     except (DamagedFileError, KeyError) as error:
         raise ValueError(f"`path` is not a result: {error} Name a file that `result.save(path)` wrote.") from error
-    whole = None if target is None else as_target(target)
-    template = None if whole is None else whole.shared
+    unbound = None if target is None else as_target(target)
+    template = None if unbound is None else unbound.shared
     if (shapes := _shapes_without_structure(particles, arrays)) is not None:
         one, got = [shape[1:] for shape in shapes], [np.shape(leaf) for leaf in jax.tree.leaves(like)]
         if got not in (one, shapes):
@@ -95,7 +95,7 @@ def load(
             )
     result = unpack(meta["result"], arrays, like)
     result = dataclasses.replace(result, shared=unpack(shared, arrays, template))
-    return result if whole is None else dataclasses.replace(result, target=_bind(whole, result))
+    return result if unbound is None else dataclasses.replace(result, target=_bind(unbound, result))
 
 
 def _shapes_without_structure(node: Json, arrays: Arrays) -> list[tuple[int, ...]] | None:
@@ -115,10 +115,10 @@ def _bind(target: AbstractTarget, result: "Result") -> BoundTarget:
             f"`target` has {size} unconstrained coordinates, the result {result.points.shape[1]}: the constraints of "
             "the run were others. Give the target of the run."
         )
-    there = jax.tree.map(lambda leaf: leaf[0], constrained(bound, jnp.asarray(result.points[:1])))
-    for leaf, other in zip(jax.tree.leaves(particle), jax.tree.leaves(there), strict=True):
+    mapped = jax.tree.map(lambda leaf: leaf[0], constrained(bound, jnp.asarray(result.points[:1])))
+    for leaf, other in zip(jax.tree.leaves(particle), jax.tree.leaves(mapped), strict=True):
         before, now = np.asarray(leaf, np.float64), np.asarray(other, np.float64)
-        if np.max(np.abs(before - now), initial=0.0) > _CLOSE * np.max(np.abs(before), initial=1e-300):
+        if np.max(np.abs(before - now), initial=0.0) > _RTOL * np.max(np.abs(before), initial=1e-300):
             raise ValueError(
                 "`target` maps the result's unconstrained coordinates to other parameters: the constraints of the run "
                 "were others. Give the target of the run, with its `support=`."

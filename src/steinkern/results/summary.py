@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .result import Result
 
 HEAD = ("mean", "sd", "5%", "50%", "95%")
-_ROWS, _WARNINGS = 4, 3  # the numbers of coordinates and warnings in a short text
+_MAX_ROWS, _MAX_WARNINGS = 4, 3  # the numbers of coordinates and warnings in a short text
 
 
 def by_name(particles: PyTree) -> dict[str, Any]:
@@ -26,10 +26,12 @@ def by_name(particles: PyTree) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in paths}
 
 
-def columns(sites: Mapping[str, Any], batch_axes: int = 1, most: int | None = None) -> Iterator[tuple[str, np.ndarray]]:
-    """The names of the coordinates of all sites, at most `most` of each, with the values along the leading axes."""
+def columns(
+    sites: Mapping[str, Any], batch_axes: int = 1, limit: int | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The names of the coordinates of all sites, at most `limit` of each, with the values along the leading axes."""
     for name, values in sites.items():
-        flat = np.asarray(values.reshape(*values.shape[:batch_axes], -1)[..., :most])  # only these leave the device
+        flat = np.asarray(values.reshape(*values.shape[:batch_axes], -1)[..., :limit])  # only these leave the device
         yield from zip(coordinate_names(name, values.shape[batch_axes:]), np.moveaxis(flat, -1, 0), strict=False)
 
 
@@ -48,17 +50,17 @@ def statistics(values: np.ndarray) -> list[float]:
 
 def moments(sites: Mapping[str, Any], max_rows: int | None) -> tuple[list[tuple[str, list[float]]], int]:
     """The names and `statistics` of the first coordinates, and the number of coordinates left out."""
-    rows = [(name, statistics(values)) for name, values in islice(columns(sites, most=max_rows), max_rows)]
+    rows = [(name, statistics(values)) for name, values in islice(columns(sites, limit=max_rows), max_rows)]
     return rows, sum(math.prod(values.shape[1:]) for values in sites.values()) - len(rows)
 
 
 def table_lines(particles: PyTree, max_rows: int | None) -> tuple[list[str], int]:
     """The lines of a text table, its head first, and the number of coordinates left out."""
-    rows, left = moments(by_name(particles), max_rows)
+    rows, left_out = moments(by_name(particles), max_rows)
     width = max(len("parameter"), *(len(name) for name, _ in rows))
     lines = [f"{'parameter':<{width}} " + " ".join(f"{word:>10}" for word in HEAD)]
     lines += [f"{name:<{width}} " + " ".join(f"{number:>10.4g}" for number in numbers) for name, numbers in rows]
-    return lines, left
+    return lines, left_out
 
 
 def size_of(result: "Result") -> str:
@@ -68,16 +70,18 @@ def size_of(result: "Result") -> str:
 
 def short_text(result: "Result") -> str:
     """A summary of at most a dozen lines: the run's end, its Stein ratio, its warnings and its first coordinates."""
-    lines, left = table_lines(result.particles, _ROWS)
-    return "\n".join([*_facts(result), *lines, *([f"… and {left} more: print(result.summary())"] if left else [])])
+    lines, left_out = table_lines(result.particles, _MAX_ROWS)
+    return "\n".join(
+        [*_facts(result), *lines, *([f"… and {left_out} more: print(result.summary())"] if left_out else [])]
+    )
 
 
 def short_html(result: "Result") -> str:
     """The content of `short_text` as HTML, for a notebook."""
-    rows, left = moments(by_name(result.particles), _ROWS)
+    rows, left_out = moments(by_name(result.particles), _MAX_ROWS)
     facts = "".join(f"<div>{html.text(line)}</div>" for line in _facts(result))
     table = html.table(("parameter", *HEAD), [(name, *(f"{number:.4g}" for number in row)) for name, row in rows])
-    more = f"<div>… and {left} more: <code>print(result.summary())</code></div>" if left else ""
+    more = f"<div>… and {left_out} more: <code>print(result.summary())</code></div>" if left_out else ""
     return f"{facts}{table}{more}"
 
 
@@ -87,6 +91,6 @@ def _facts(result: "Result") -> list[str]:
     lines = [f"Result: {result.status.value}, {size}, {quantity(result.num_steps, 'step')}"]
     if np.isfinite(result.diagnostics.stein_ratio):
         lines.append(f"Stein ratio {result.diagnostics.stein_ratio:.2g} (1 at draws)")
-    lines += [f"Warning: {notice.text.split(':')[0]}" for notice in result.warnings[:_WARNINGS]]
-    more = len(result.warnings) - _WARNINGS
+    lines += [f"Warning: {notice.text.split(':')[0]}" for notice in result.warnings[:_MAX_WARNINGS]]
+    more = len(result.warnings) - _MAX_WARNINGS
     return [*lines, f"… and {quantity(more, 'more warning')}"] if more > 0 else lines

@@ -100,5 +100,5 @@ def _next_log_step(state: AutoSVGDState, velocity: Points) -> Scalar:
     """The log step size, changed by the cosine of two successive velocities."""
     sizes = jnp.sqrt(jnp.sum(velocity**2) * jnp.sum(state.velocity**2))
     cosine = jnp.sum(velocity * state.velocity) / jnp.where(sizes > 0, sizes, 1)
-    changed = jnp.clip(state.log_step + 0.2 * (cosine - 0.5), jnp.log(MIN_STEP), jnp.log(MAX_STEP))
-    return jnp.where(state.steps > 0, changed, state.log_step).astype(velocity.dtype)
+    adapted = jnp.clip(state.log_step + 0.2 * (cosine - 0.5), jnp.log(MIN_STEP), jnp.log(MAX_STEP))
+    return jnp.where(state.steps > 0, adapted, state.log_step).astype(velocity.dtype)

@@ -23,7 +23,7 @@ _JITTER = (-1.0, 0.3)
 """The range of the uniform noise on the log step size of each chain in each transition."""
 _MIN_CHAINS_TO_JUMP = 4
 """The fewest chains with jumps: one or two of them jump, by the difference of two others."""
-_LENGTH = math.pi / 2
+_MEAN_LENGTH = math.pi / 2
 """The mean length of a trajectory: a quarter period, after which a standard Gaussian is independent of its start."""
 
 
@@ -49,8 +49,8 @@ class Noise(NamedTuple):
     """Standard normal."""
     length: Scalar
     """Uniform in [0, 1): sets the length of the trajectories."""
-    stretch: Float[Array, " n"]
-    """The factor on every chain's step size; `log_stretch` has its logarithm."""
+    jitter: Float[Array, " n"]
+    """The factor on every chain's step size; `log_jitter` has its logarithm."""
     acceptance: Float[Array, " n"]
     """Uniform in [0, 1): Metropolis' rule for the trajectories."""
     rows: Int[Array, "3 m"]
@@ -59,7 +59,7 @@ class Noise(NamedTuple):
     """Logarithms of uniform numbers: Metropolis' rule for the jumps."""
 
 
-def log_stretch(uniform: Any) -> Any:
+def log_jitter(uniform: Any) -> Any:
     """The logarithm of the factor on a chain's step size, from a number that is uniform in [0, 1)."""
     low, high = _JITTER
     return low + (high - low) * uniform
@@ -124,7 +124,7 @@ class Hamiltonian(AbstractSampler):
         return Noise(
             momenta=jr.normal(keys[0], points.shape, dtype),
             length=jr.uniform(keys[1], (), dtype),
-            stretch=jnp.exp(log_stretch(jr.uniform(keys[2], (n,), dtype))),
+            jitter=jnp.exp(log_jitter(jr.uniform(keys[2], (n,), dtype))),
             acceptance=jr.uniform(keys[3], (n,), dtype),
             rows=jnp.stack([order[:jumping], order[jumping:][plus], order[jumping:][minus]]),
             log_acceptance=jnp.log(jr.uniform(keys[7], (jumping,), dtype)),
@@ -132,8 +132,8 @@ class Hamiltonian(AbstractSampler):
 
     def _trajectories(self, noise: Noise, state: ChainState, target: BoundTarget, batch: Batch) -> ChainState:
         step = cast_like(self.step_size, state.points)
-        steps = step * noise.stretch[:, None]
-        length = _LENGTH * (0.5 + noise.length)
+        steps = step * noise.jitter[:, None]
+        length = _MEAN_LENGTH * (0.5 + noise.length)
         leaps = jnp.clip(jnp.ceil(length / step), 1, self.max_leaps).astype(jnp.int32)
         pull, push_back = jax.vmap(self.metric.pull_score), jax.vmap(self.metric.unwhiten)
 

@@ -28,13 +28,13 @@ def newton_velocity(
     φ_k is the SVGD velocity of that scalar kernel. By Eq. (14), φ_{K_Q} = Q⁻¹φ_k, so φ_k is Q times the velocity of the
     preconditioned kernel.
     """
-    drive = Preconditioned(Isotropic(kernel), metric).velocity(source.points, source)
-    standard = jax.vmap(metric.multiply)(drive)
+    preconditioned = Preconditioned(Isotropic(kernel), metric).velocity(source.points, source)
+    velocities = jax.vmap(metric.multiply)(preconditioned)
 
     def solve(matrix: Array, vector: Array) -> Array:
         return Dense(matrix).factorise(damping).solve(vector)
 
-    return jax.vmap(solve)(newton_matrices(kernel, metric, source, hessians), standard)
+    return jax.vmap(solve)(newton_matrices(kernel, metric, source, hessians), velocities)
 
 
 def newton_matrices(
@@ -45,13 +45,13 @@ def newton_matrices(
     whitened = jax.vmap(metric.whiten)(source.points)
     whitened = whitened - jnp.mean(whitened, axis=0, keepdims=True)
     value, derivative = kernel.profile(centered_squared_distances(whitened, whitened))
-    curved = dot(source.weights[None, :] * value**2, hessians.reshape(n, d * d)).reshape(n, d, d)
+    hessian_term = dot(source.weights[None, :] * value**2, hessians.reshape(n, d * d)).reshape(n, d, d)
 
     # ∇k = 2k' Rᵀ(u_i − u_j). With c_ij = 4 w_j k'², Σ_j c_ij (u_i − u_j)(u_i − u_j)ᵀ expands into four products.
     weights = 4 * source.weights[None, :] * derivative**2
     outer = whitened[:, :, None] * whitened[:, None, :]
-    around = dot(weights, outer.reshape(n, d * d)).reshape(n, d, d)
+    second_moments = dot(weights, outer.reshape(n, d * d)).reshape(n, d, d)
     cross = whitened[:, :, None] * dot(weights, whitened)[:, None, :]
-    spread = jnp.sum(weights, axis=1)[:, None, None] * outer - cross - jnp.swapaxes(cross, 1, 2) + around
+    gradient_term = jnp.sum(weights, axis=1)[:, None, None] * outer - cross - jnp.swapaxes(cross, 1, 2) + second_moments
     push = jax.vmap(metric.push_score)
-    return curved + jax.vmap(lambda matrix: push(push(matrix).T))(spread)
+    return hessian_term + jax.vmap(lambda matrix: push(push(matrix).T))(gradient_term)

@@ -1,4 +1,4 @@
-"""Targets: log densities, supports, likelihoods, curvature, models and initial particles.
+"""Targets: log densities, supports, likelihoods, curvature and initial particles.
 
 They do not depend on kernels.
 """

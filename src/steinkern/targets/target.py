@@ -83,7 +83,7 @@ class AbstractTarget(OneLine):
         return jax.tree.map(lambda leaf: leaf[rows], data)
 
     def sampled_rows(self, data: Batch, batch_size: int | None) -> dict[str, tuple[int, int]]:
-        """By name of what is subsampled: the number of rows and of rows in a batch; empty without minibatches."""
+        """The number of rows, and of rows in a batch, by the name of what is subsampled; empty without minibatches."""
         return {} if batch_size is None or data is None else {"data": (batch_length(data), batch_size)}
 
     def batch_of(self, data: Batch, rows: dict[str, Array]) -> Batch:

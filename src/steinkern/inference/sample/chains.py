@@ -22,7 +22,7 @@ from ...targets.target import BoundTarget
 from ..diagnostics import measure_mixing
 from ..judge import MAX_CHAIN_ERROR, MAX_DRIFT
 from .evaluation import DENSE_DIMENSIONS, Cloud
-from .properness import is_running_away, no_mass_kept
+from .properness import divergence_notice, is_diverging
 from .randomness import transition_noise
 from .whitening import Whitening, eigh
 
@@ -53,7 +53,7 @@ class Chains:
     sampler: Hamiltonian
     whitening: Whitening
     """The sampler's metric, on the host."""
-    hard: bool
+    halved_step: bool
     """Whether the chains continued with half the step size."""
     stopped: bool
     """Whether Ctrl-C ended them."""
@@ -78,12 +78,12 @@ def compile_round_ahead(target: BoundTarget, n: int, data: Batch) -> None:
     """Compile the program of a round of n chains in a thread, beside the search for the nearest Gaussian."""
     d = target.space.layout.size
     precision = np.eye(d) if d <= DENSE_DIMENSIONS else np.ones(d)
-    one = jax.device_put(np.float64(1))
-    sampler = Hamiltonian(Whitening.of_precision(precision).metric(), one)
+    unit = jax.device_put(np.float64(1))
+    sampler = Hamiltonian(Whitening.of_precision(precision).metric(), unit)
     state = chains_at(Cloud(np.zeros((1, d)), np.zeros(1), np.zeros((1, d))), n)
-    noise = transition_noise(np.random.default_rng(0), sampler, 1, n, d, one.dtype)
+    noise = transition_noise(np.random.default_rng(0), sampler, 1, n, d, unit.dtype)
     shapes: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((ROUND, *leaf.shape[1:]), leaf.dtype), noise)
-    one_round.compile_ahead(shapes, target, sampler, state, data, one)
+    one_round.compile_ahead(shapes, target, sampler, state, data, unit)
 
 
 def run_chains(
@@ -121,8 +121,8 @@ def run_chains(
             cost += Cost(gradients=leaps * n + transitions * (n // 2), sequential=leaps + transitions)
             spreads.append(np.subtract(*np.quantile(draws.points, [0.75, 0.25], axis=(0, 1))))
             bar.update()
-            if is_running_away(spreads):
-                problem = no_mass_kept(
+            if is_diverging(spreads):
+                problem = divergence_notice(
                     spreads, rounds[first][0].log_densities[0], draws.log_densities[-1],
                     target.space.layout.coordinate_name,
                 )  # fmt: skip
@@ -136,7 +136,7 @@ def run_chains(
             if number < 2 or _ROUNDS_BEFORE_HALVING < number < max_rounds:
                 continue
             mixing = measure_mixing(np.concatenate([draws.points for draws, _ in rounds[first:]]))
-            if _have_settled(mixing):
+            if _have_converged(mixing):
                 break
             if number == _ROUNDS_BEFORE_HALVING:  # drop the draws of long steps, which hardly reached narrow regions
                 step_size = jax.device_put(np.asarray(sampler.step_size) / 2)
@@ -156,7 +156,7 @@ def _on_host(leaf: Array) -> np.ndarray:
     return np.asarray(leaf, np.float64 if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
 
 
-def _have_settled(numbers: Diagnostics) -> bool:
+def _have_converged(numbers: Diagnostics) -> bool:
     """Whether the standard errors of means and standard deviations are small and nothing drifts."""
     return bool(numbers.chain_errors.max() <= MAX_CHAIN_ERROR and numbers.drift <= MAX_DRIFT)
 
@@ -173,18 +173,18 @@ def one_round(
         The last state, the next step size, and all states and step sizes along a leading axis.
     """
 
-    def advance(carry: tuple[ChainState, Scalar], numbered: tuple[Noise, Array]) -> tuple[Any, Any]:
+    def advance(carry: tuple[ChainState, Scalar], numbered_noise: tuple[Noise, Array]) -> tuple[Any, Any]:
         state, log_step = carry
-        noise, count = numbered
+        noise, count = numbered_noise
         step = jnp.exp(log_step)
         state = replace(sampler, step_size=step).transition(noise, state, target, batch)
         gain = rate * 10 / (10 + count).astype(log_step.dtype)  # large changes first, then smaller ones
         log_step = log_step + gain * (jnp.mean(state.acceptance) - _ACCEPTANCE)
         return (state, jnp.maximum(log_step, math.log(_MIN_STEP))), (state, step)
 
-    numbered = noise, jnp.arange(noise.length.shape[0])
+    numbered_noise = noise, jnp.arange(noise.length.shape[0])
     carry = state, jnp.log(cast_like(sampler.step_size, rate))
-    (state, log_step), (states, step_sizes) = jax.lax.scan(advance, carry, numbered)
+    (state, log_step), (states, step_sizes) = jax.lax.scan(advance, carry, numbered_noise)
     return state, jnp.exp(log_step), states, step_sizes
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .whitening import Whitening, eigh
 
-_DRAWS_A_CONTROL = 20
+_DRAWS_A_CONTROL = 20  # the least number of draws for each control
 _MAX_DIMENSIONS = 200  # in more dimensions the regressions cost more than the chains
 _MAX_DRAWS = 5000  # in a regression
 _MAX_CORRECTION = 4.0  # in plain standard errors
@@ -54,28 +54,28 @@ def moments_by_stein(points: np.ndarray, scores: np.ndarray, whitening: Whitenin
     center = points.mean(axis=(0, 1))
     white, pulled = whitening.whiten(points - center), whitening.pull_scores(scores)
     spacing = max(1, t * n // _MAX_DRAWS)
-    enough = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MAX_DIMENSIONS
+    has_enough_draws = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MAX_DIMENSIONS
     means, mean_score = white.mean(axis=0), pulled.mean(axis=0)
-    holds = smooth and _vanish(mean_score)
-    few_scores = pulled[::spacing].reshape(-1, d)
-    if enough:
-        means, _ = _correct(means, mean_score, _slopes(few_scores, white[::spacing].reshape(-1, d)), holds)
+    holds = smooth and _are_zero(mean_score)
+    thinned_scores = pulled[::spacing].reshape(-1, d)
+    if has_enough_draws:
+        means, _ = _correct(means, mean_score, _slopes(thinned_scores, white[::spacing].reshape(-1, d)), holds)
     mean = means.mean(axis=0)
     inner = white - mean
     by_chain = np.ascontiguousarray(inner.transpose(1, 2, 0))  # (n, d, t)
     products = by_chain @ inner.transpose(1, 0, 2) / t  # (n, d, d): the means of u_i u_j
     plain = products.mean(axis=0)
     covariance, variance_error = plain, _error(np.mean(whitening.unwhiten(inner) ** 2, axis=0))
-    if enough:
+    if has_enough_draws:
         controls = by_chain @ pulled.transpose(1, 0, 2) / t + np.eye(d)  # E[u_i s_k] = −δ_ik
-        few = inner[::spacing].reshape(-1, d)
+        thinned = inner[::spacing].reshape(-1, d)
         rows, least = np.empty((d, n, d)), np.empty((d, d))
         for i in range(d):
-            column = few[:, i, None]
-            slopes = _slopes(np.concatenate([column * few_scores, few_scores], axis=1), column * few)
+            column = thinned[:, i, None]
+            slopes = _slopes(np.concatenate([column * thinned_scores, thinned_scores], axis=1), column * thinned)
             offsets = np.concatenate([controls[:, i], mean_score], axis=1)
             rows[i], least[i] = _correct(products[:, i], offsets, slopes, holds)
-        covariance = _positive(rows.mean(axis=1), eigh(plain)[0][0] / 2)
+        covariance = _make_positive(rows.mean(axis=1), eigh(plain)[0][0] / 2)
         steps = whitening.steps()
         variance_error = _error(np.sum(steps * (rows.swapaxes(0, 1) @ steps), axis=1))
         variance_error = np.maximum(variance_error, np.sqrt(np.sum(steps**2 * (least**2 @ steps**2), axis=0)))
@@ -105,17 +105,17 @@ def _correct(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray, holds: 
     corrected = plain - offsets @ slopes
     size, error = np.abs(corrected.mean(axis=0) - plain.mean(axis=0)), _error(plain)
     accepted = (_error(corrected) < error) & (size <= _MAX_CORRECTION * error) & holds
-    doubtful = accepted & (not _vanish(offsets))
-    return np.where(accepted, corrected, plain), np.where(doubtful, np.maximum(size, error), 0)
+    uncertain = accepted & (not _are_zero(offsets))
+    return np.where(accepted, corrected, plain), np.where(uncertain, np.maximum(size, error), 0)
 
 
-def _positive(covariance: np.ndarray, smallest: float) -> np.ndarray:
+def _make_positive(covariance: np.ndarray, smallest: float) -> np.ndarray:
     """The symmetric part of a matrix, with eigenvalues of at least `smallest`."""
     values, vectors = eigh((covariance + covariance.T) / 2)
     return (vectors * np.maximum(values, smallest)) @ vectors.T
 
 
-def _vanish(by_chain: np.ndarray) -> bool:
+def _are_zero(by_chain: np.ndarray) -> bool:
     """Whether the means of all controls are 0 within their standard errors."""
     quantile = -NormalDist().inv_cdf(NormalDist().cdf(-_SIGNIFICANCE) / by_chain.shape[1])
     return bool(np.all(np.abs(by_chain.mean(axis=0)) <= quantile * _error(by_chain)))

@@ -40,9 +40,11 @@ class Evaluator:
         self.target, self.start, self.noise, self.data = target, start, noise, data
         self.cost = Cost()
         n, d = noise.shape
-        many, few = (jax.ShapeDtypeStruct((number, d), jnp.result_type(float)) for number in (CLOUDS * n, n))
-        log_densities.compile_ahead(target, start, many, data)  # in threads, side by side
-        derivatives.compile_ahead(target, few, few, data)
+        all_clouds, one_cloud = (
+            jax.ShapeDtypeStruct((number, d), jnp.result_type(float)) for number in (CLOUDS * n, n)
+        )
+        log_densities.compile_ahead(target, start, all_clouds, data)  # in threads, side by side
+        derivatives.compile_ahead(target, one_cloud, one_cloud, data)
 
     def unconstrain(self, start: PyTree) -> np.ndarray:
         """A start in unconstrained coordinates."""

@@ -65,36 +65,36 @@ def nearest_gaussian(
     """
     bounds = bounds_of(evaluator, np.resize(start, (len(precisions), len(start))), precisions)
     best = int(np.argmax(bounds))
-    now = Gaussian(start, precisions[best], float(bounds[best]), 0, False, False)
-    while not now.settled and now.rounds < max_rounds:
-        cloud, curvature = evaluator.derivatives(now.cloud(evaluator.noise))
-        now = _improve(evaluator, now, cloud, curvature)
-    return now, cloud
+    current = Gaussian(start, precisions[best], float(bounds[best]), 0, False, False)
+    while not current.settled and current.rounds < max_rounds:
+        cloud, curvature = evaluator.derivatives(current.cloud(evaluator.noise))
+        current = _improve(evaluator, current, cloud, curvature)
+    return current, cloud
 
 
-def _improve(evaluator: Evaluator, now: Gaussian, cloud: Cloud, curvature: np.ndarray) -> Gaussian:
+def _improve(evaluator: Evaluator, current: Gaussian, cloud: Cloud, curvature: np.ndarray) -> Gaussian:
     """The Gaussian after one round of the search."""
-    wanted, least = _wanted_precision(now, curvature)
-    whitening, finite = Whitening.of_precision(wanted), np.isfinite(cloud.scores).all(axis=1)
-    mean_score = cloud.scores[finite].mean(axis=0) if finite.any() else np.zeros(len(now.mean))
+    proposed, least = _proposed_precision(current, curvature)
+    whitening, finite = Whitening.of_precision(proposed), np.isfinite(cloud.scores).all(axis=1)
+    mean_score = cloud.scores[finite].mean(axis=0) if finite.any() else np.zeros(len(current.mean))
     move = whitening.unwhiten(whitening.pull_scores(mean_score))
     shares = 0.5 ** np.arange(CLOUDS)
-    means = now.mean + shares[:, None] * move
-    precisions = [(1 - share) * now.precision + share * wanted for share in shares]
+    means = current.mean + shares[:, None] * move
+    precisions = [(1 - share) * current.precision + share * proposed for share in shares]
     bounds = bounds_of(evaluator, means, precisions)
     best = int(np.argmax(bounds))
-    highest, gain = float(bounds[best]), float(bounds[best]) - now.bound
-    # Edges in all directions: the bound is finite here and at none of the step lengths.
-    ended = gain < _MIN_GAIN if np.isfinite(highest) else bool(np.isfinite(now.bound))
-    upwards = ended and not now.widening and least < -_MAX_NEGATIVE
+    highest, gain = float(bounds[best]), float(bounds[best]) - current.bound
+    # There are edges in all directions where the bound is finite here, but at none of the step lengths.
+    stalled = gain < _MIN_GAIN if np.isfinite(highest) else bool(np.isfinite(current.bound))
+    starts_widening = stalled and not current.widening and least < -_MAX_NEGATIVE
     better = gain > 0
     return Gaussian(
-        means[best] if better else now.mean,
-        precisions[best] if better else now.precision,
-        max(highest, now.bound),
-        now.rounds + 1,
-        ended and not upwards,
-        now.widening or upwards,
+        means[best] if better else current.mean,
+        precisions[best] if better else current.precision,
+        max(highest, current.bound),
+        current.rounds + 1,
+        stalled and not starts_widening,
+        current.widening or starts_widening,
     )
 
 
@@ -128,7 +128,7 @@ def first_precisions(curvature: np.ndarray) -> list[np.ndarray]:
     return [factor * precision for factor in factors]
 
 
-def _wanted_precision(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray, float]:
+def _proposed_precision(current: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray, float]:
     """The curvature made positive definite, and its least eigenvalue relative to the current precision.
 
     Eigenvalues become their absolute values, and at least 1/16; while widening, negative eigenvalues become 1/16.
@@ -137,12 +137,12 @@ def _wanted_precision(now: Gaussian, curvature: np.ndarray) -> tuple[np.ndarray,
 
     def positive(values: np.ndarray) -> np.ndarray:
         magnitude = np.maximum(np.abs(values), least)
-        return np.where(values < 0, least, magnitude) if now.widening else magnitude
+        return np.where(values < 0, least, magnitude) if current.widening else magnitude
 
-    if now.precision.ndim == 1:
-        relative = curvature / now.precision
-        return now.precision * positive(relative), float(relative.min())
-    whitening = now.whitening
+    if current.precision.ndim == 1:
+        relative = curvature / current.precision
+        return current.precision * positive(relative), float(relative.min())
+    whitening = current.whitening
     white = whitening.inverse_root.T @ curvature @ whitening.inverse_root
     values, vectors = eigh((white + white.T) / 2)
     back = whitening.root.T @ vectors

@@ -17,8 +17,8 @@ from .chains import Chains
 from .control_variates import Estimates, moments_by_stein
 from .support_points import MAX_SUPPORT_POINTS, nearest_draws, represent, with_moments
 
-_EDGE = 3e-3  # the share of jumps beyond an edge at 4.7 standard deviations; smooth densities overflow less often
-_RARE = 1e-3  # a quantile of the draws' densities; a particle of lower density lies beside a ridge
+_MAX_EDGE_SHARE = 3e-3  # of jumps: the share beyond an edge at 4.7 sds; smooth densities overflow less often
+_LOW_DENSITY_QUANTILE = 1e-3  # of the draws' densities; a particle of lower density lies off a ridge of the target
 _RECORDS, _MAX_RECORDED = 60, 2_000_000  # records of the history, and the most numbers in their particles
 
 
@@ -55,24 +55,24 @@ def place_particles(
     """
     draws, whitening = chains.draws, chains.whitening
     half = draws.points.shape[1] // 2  # of the chains, which is also the number of jumps in a transition
-    estimates = moments_by_stein(draws.points, draws.scores, whitening, draws.outside.mean() <= _EDGE * half)
+    estimates = moments_by_stein(draws.points, draws.scores, whitening, draws.outside.mean() <= _MAX_EDGE_SHARE * half)
     candidates = draws.points[:, :half].reshape(-1, draws.points.shape[-1])
-    used = whitening.whiten(candidates - estimates.center)
-    white = represent(random, used, num_particles)
+    white_candidates = whitening.whiten(candidates - estimates.center)
+    white = represent(random, white_candidates, num_particles)
     if num_particles > 1:
         white = with_moments(white, estimates.mean, estimates.covariance)
     rows, clouds = _recorded(chains, num_particles)
     clouds[-1] = estimates.center + whitening.unwhiten(white)
-    values, scores, particles = _examine(target, clouds, data)
+    values, scores, particles = _evaluate_clouds(target, clouds, data)
     outside = ~(np.isfinite(values) & np.isfinite(scores).all(axis=1))
     cost = Cost(gradients=num_particles, sequential=1)
-    threshold, replaced = np.quantile(draws.log_densities, _RARE), outside
+    threshold, replaced = np.quantile(draws.log_densities, _LOW_DENSITY_QUANTILE), outside
     if num_particles <= MAX_SUPPORT_POINTS:  # more particles than these are draws already
         replaced = outside | (values < threshold)
     if replaced.any():
-        common = np.flatnonzero(draws.log_densities[:, :half].ravel() >= threshold)
-        clouds[-1, replaced] = candidates[common[nearest_draws(white[replaced], used[common])]]
-        (values, scores, particles), cost = _examine(target, clouds, data), cost + cost
+        likely = np.flatnonzero(draws.log_densities[:, :half].ravel() >= threshold)
+        clouds[-1, replaced] = candidates[likely[nearest_draws(white[replaced], white_candidates[likely])]]
+        (values, scores, particles), cost = _evaluate_clouds(target, clouds, data), cost + cost
     records = jax.tree.map(lambda leaf: leaf[rows], chains.states)
     mean_score = whitening.pull_scores(records.scores.mean(axis=1))
     centered = records.points - records.points.mean(axis=1, keepdims=True)
@@ -99,7 +99,7 @@ def _recorded(chains: Chains, num_particles: int) -> tuple[np.ndarray, np.ndarra
     return rows, chains.states.points[successive].reshape(len(recorded), -1, d)[:, :num_particles].copy()
 
 
-def _examine(target: BoundTarget, clouds: np.ndarray, data: Batch) -> tuple[np.ndarray, np.ndarray, PyTree]:
+def _evaluate_clouds(target: BoundTarget, clouds: np.ndarray, data: Batch) -> tuple[np.ndarray, np.ndarray, PyTree]:
     """Log densities and scores at the last cloud, and all clouds in constrained coordinates."""
     values, scores, particles = jax.tree.map(np.asarray, _evaluate(target, jax.device_put(clouds), data))
     return values, scores, particles
@@ -123,7 +123,7 @@ def _constrain(target: BoundTarget, points: Points) -> PyTree:
     return jax.vmap(target.space.constrain)(points)
 
 
-def measure(random: np.random.Generator, chains: Chains, placement: Placement) -> Diagnostics:
+def measure_draws(random: np.random.Generator, chains: Chains, placement: Placement) -> Diagnostics:
     """The numbers of the chains, and of the particles that stand for their draws.
 
     The stated errors combine the standard errors of the estimates with the difference between the estimates and the
@@ -140,8 +140,8 @@ def measure(random: np.random.Generator, chains: Chains, placement: Placement) -
     numbers = chain_numbers(numbers, draws.points, draws.scores, draws.acceptance)
     mean_error, sd_error = estimates.mean_error / sd, estimates.variance_error / (2 * sd**2)
     # Narrow regions that slow chains visit rarely make these errors too small.
-    chain_errors = (2 if chains.hard else 1) * np.maximum(mean_error, numbers.sd_errors)
-    if chains.hard and numbers.chain_errors.max() > MAX_CHAIN_ERROR / 2:
+    chain_errors = (2 if chains.halved_step else 1) * np.maximum(mean_error, numbers.sd_errors)
+    if chains.halved_step and numbers.chain_errors.max() > MAX_CHAIN_ERROR / 2:
         mean_error, sd_error = 2 * numbers.mean_errors, 2 * numbers.sd_errors
     mean, steps = estimates.center + whitening.unwhiten(estimates.mean), whitening.steps()
     variance = np.sum(steps * (estimates.covariance @ steps), axis=0)

@@ -11,7 +11,7 @@ from .gaussian import Gaussian
 
 _MAX_SCALE = 1e50  # relative to 1 and the start: larger than a parameter in any unit
 _MAX_SCALE_POWER = 0.45  # of the largest number of the precision, because squares must not overflow
-_GROWTH, _DOUBLINGS = 1e3, 3  # of the spread: since the first round, and in successive rounds
+_MIN_GROWTH, _NUM_DOUBLINGS = 1e3, 3  # of the spread: since the first round, and in successive rounds
 NOT_FINITE = Notice(
     "particles-not-finite",
     "the particles are not finite: the density has no finite mass, or its parameters overflow. Give every parameter a "
@@ -20,7 +20,7 @@ NOT_FINITE = Notice(
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a search that diverges overflows
-def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) -> Notice | None:
+def search_problem(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) -> Notice | None:
     """Why the search for the nearest Gaussian failed; `None` where it succeeded.
 
     Args:
@@ -46,20 +46,20 @@ def no_mass_found(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) ->
     return Notice("improper", text)
 
 
-def is_running_away(spreads: list[np.ndarray]) -> bool:
+def is_diverging(spreads: list[np.ndarray]) -> bool:
     """Whether the chains diverge to infinity, by their interquartile ranges in all rounds so far.
 
     The quartiles of a proper density converge, however heavy its tails are.
     """
     if not np.all(np.isfinite(spreads[-1])):
         return True
-    last = np.stack(spreads[-_DOUBLINGS - 1 :])
+    last = np.stack(spreads[-_NUM_DOUBLINGS - 1 :])
     doubled = (last[1:] > 2 * last[:-1]).all(axis=0)
-    return len(last) > _DOUBLINGS and bool(np.any(doubled & (last[-1] > _GROWTH * spreads[0])))
+    return len(last) > _NUM_DOUBLINGS and bool(np.any(doubled & (last[-1] > _MIN_GROWTH * spreads[0])))
 
 
 @np.errstate(divide="ignore", invalid="ignore")
-def no_mass_kept(
+def divergence_notice(
     spreads: list[np.ndarray], first: np.ndarray, last: np.ndarray, name_of: Callable[[int], str]
 ) -> Notice:
     """The notice for chains that diverge to infinity.

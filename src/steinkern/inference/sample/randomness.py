@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 
 from ...core.types import Key
-from ...samplers.hamiltonian import Hamiltonian, Noise, log_stretch
+from ...samplers.hamiltonian import Hamiltonian, Noise, log_jitter
 
 
 def generators(key: Key, number: int) -> list[np.random.Generator]:
@@ -40,7 +40,7 @@ def transition_noise(
     with np.errstate(divide="ignore"):  # log 0: a jump that is always accepted
         log_acceptance = np.log(uniform(jumping))
     normal = random.standard_normal((transitions, n, d))
-    floating = normal, uniform(), np.exp(log_stretch(uniform(n))), uniform(n), log_acceptance
-    momenta, length, stretch, acceptance, log_acceptance = (array.astype(dtype) for array in floating)
+    floating = normal, uniform(), np.exp(log_jitter(uniform(n))), uniform(n), log_acceptance
+    momenta, length, jitter, acceptance, log_acceptance = (array.astype(dtype) for array in floating)
     rows = np.stack([order[:, :jumping], *pairs], axis=1)
-    return Noise(*jax.device_put([momenta, length, stretch, acceptance, rows, log_acceptance]))
+    return Noise(*jax.device_put([momenta, length, jitter, acceptance, rows, log_acceptance]))

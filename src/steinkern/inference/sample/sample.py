@@ -23,10 +23,10 @@ from ..judge import issue, judge
 from ..rounding import check_rounding
 from .chains import MAX_ROUNDS, chains_at, compile_round_ahead, run_chains
 from .evaluation import Evaluator
-from .particles import constrain_points, measure, place_particles
+from .particles import constrain_points, measure_draws, place_particles
 from .properness import NOT_FINITE
 from .randomness import even_noise, generators
-from .start import CHAINS, Start, as_target_or_model, bind, candidate_starts, find_start, in_shapes
+from .start import CHAINS, Start, as_target_or_model, bind, candidate_starts, expected_shapes, find_start
 
 _MAX_PARTICLES = 1_000_000  # the chains for more particles do not fit into memory
 _PARTICLES_A_CHAIN = 10  # there are more than 100 chains for more than 1,000 particles
@@ -84,11 +84,11 @@ def sample(
         )
     key = as_concrete_key(key)
     random = generators(key, 4)
-    abstract = as_target_or_model(target)
-    starts = candidate_starts(key, abstract, start)
+    unbound = as_target_or_model(target)
+    starts = candidate_starts(key, unbound, start)
     first = next(starts)
     data = as_concrete("data", data)
-    abstract.check_data(data, None)
+    unbound.check_data(data, None)
     settings = {
         "method": SAMPLE_METHOD,
         "precision": jnp.result_type(float).name,
@@ -96,12 +96,12 @@ def sample(
         "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],
     }
     with progress_bar(MAX_ROUNDS + 2, wanted=progress) as bar:
-        with compiling(bar), explain_errors(*in_shapes(first, data)):
-            bound, particle, data = bind(abstract, first, data, start is not None)
+        with compiling(bar), explain_errors(*expected_shapes(first, data)):
+            bound, particle, data = bind(unbound, first, data, start is not None)
             evaluator = Evaluator(bound, particle, even_noise(random[0], CHAINS, bound.space.layout.size), data)
             compile_round_ahead(bound, _num_chains(num_particles), data)
-            begin = find_start(evaluator, chain([first], starts))
-        result = _run(random[1:], evaluator, begin, num_particles, settings, bar)
+            nearest_start = find_start(evaluator, chain([first], starts))
+        result = _run(random[1:], evaluator, nearest_start, num_particles, settings, bar)
     issue(result.warnings, result)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
@@ -118,7 +118,7 @@ def _run(
 ) -> Result:  # fmt: skip
     """Run the stages after the start: chains, particles, diagnostics."""
     target, data = evaluator.target, evaluator.data
-    for_chains, for_particles, for_checks = random
+    chain_random, particle_random, check_random = random
 
     def without_posterior(problem: Notice, points: np.ndarray, cost: Cost) -> Result:
         """Points that are not finite are replaced by the start."""
@@ -138,18 +138,18 @@ def _run(
         return without_posterior(start.problem, start.cloud.points, evaluator.cost)
     bar.set_description_str("chains")
     state = chains_at(start.cloud, _num_chains(num_particles))
-    chains = run_chains(for_chains, target, state, start.nearest.precision, data, bar)
+    chains = run_chains(chain_random, target, state, start.nearest.precision, data, bar)
     cost = evaluator.cost + chains.cost
     if chains.problem is not None:
         return without_posterior(chains.problem, chains.draws.points[-1], cost)
-    placement = place_particles(for_particles, target, data, chains, num_particles)
+    placement = place_particles(particle_random, target, data, chains, num_particles)
     points, particles = placement.points, placement.particles
     cost += placement.cost
     if not all(np.isfinite(leaf).all() for leaf in (points, *jax.tree.leaves(particles))):
         return without_posterior(NOT_FINITE, points, cost)
     diagnostics = replace(
-        measure(for_checks, chains, placement), cost=cost,
-        missed_component=start.other.warning(chains.draws.points) if start.other else "",
+        measure_draws(check_random, chains, placement), cost=cost,
+        missed_component=start.second_component.warning(chains.draws.points) if start.second_component else "",
     )  # fmt: skip
     status, message = Status.CONVERGED, Notice("converged", "means and spreads have settled.")
     if chains.stopped:

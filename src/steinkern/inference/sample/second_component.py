@@ -20,7 +20,7 @@ _GROUP_ENDS = (12, 19, 22, 25)  # scales are evaluated in groups that end before
 _MIN_VALLEY = 1.0  # the least depth between two maxima, in nats
 _MAX_DIFFERENCE = 10.0  # a second maximum lower by more nats than this, plus a tenth of the dimension, is ignored
 _MIN_SHARE = 0.01  # the least share of the mass that is reported
-_VISITED = 0.2  # the share of the expected draws in a component at which chains have visited it
+_MIN_VISITED_SHARE = 0.2  # the share of the expected draws in a component at which chains have visited it
 _MAX_ROUNDS = 20  # of the search for a second Gaussian
 
 
@@ -38,7 +38,7 @@ class SecondComponent(NamedTuple):
         """The warning; empty where the draws, (transition, chain, coordinate), visited the second Gaussian."""
         points = draws.reshape(-1, draws.shape[-1])
         first, second = (_log_mass(gaussian, points) for gaussian in (self.first, self.second))
-        if np.mean(second > first) > _VISITED * self.share:
+        if np.mean(second > first) > _MIN_VISITED_SHARE * self.share:
             return ""
         size = f"{self.ratio:.0f} times wider" if self.ratio > 1 else f"{1 / self.ratio:.0f} times narrower"
         return (
@@ -54,10 +54,10 @@ def find_second_component(evaluator: Evaluator, nearest: Gaussian) -> SecondComp
     The second search is needed because a narrow component need not be centered at the mean. A Gaussian with too little
     mass, or of about the width of the first, does not count.
     """
-    center, near = nearest.mean, _MAX_DIFFERENCE + 0.1 * len(nearest.mean)
+    center, max_difference = nearest.mean, _MAX_DIFFERENCE + 0.1 * len(nearest.mean)
     for _ in range(2):
-        bounds, mode = _bounds_around(evaluator, nearest, center, near)
-        scale = second_scale(bounds, near)
+        bounds, mode = _bounds_around(evaluator, nearest, center, max_difference)
+        scale = second_scale(bounds, max_difference)
         if scale is not None:
             second, _ = nearest_gaussian(evaluator, center, [nearest.precision / scale**2], _MAX_ROUNDS)
             log_volume = (nearest.whitening.log_determinant() - second.whitening.log_determinant()) / 2
@@ -70,7 +70,7 @@ def find_second_component(evaluator: Evaluator, nearest: Gaussian) -> SecondComp
 
 
 def _bounds_around(
-    evaluator: Evaluator, nearest: Gaussian, center: np.ndarray, near: float
+    evaluator: Evaluator, nearest: Gaussian, center: np.ndarray, max_difference: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The evidence lower bounds of Gaussians at `center` for `SCALES`, and the evaluated point of highest density.
 
@@ -89,12 +89,12 @@ def _bounds_around(
         bounds[group] = means - whitening.log_determinant() / 2 + d * np.log(factors)
         if values.max() > highest:
             mode, highest = points[values.argmax()], values.max()
-        if factors[-1] > 1 and bounds[group[-1]] < bounds.max() - near - d * np.log(SCALES[-1] / factors[-1]):
+        if factors[-1] > 1 and bounds[group[-1]] < bounds.max() - max_difference - d * np.log(SCALES[-1] / factors[-1]):
             break
     return bounds, mode
 
 
-def second_scale(bounds: np.ndarray, near: float) -> float | None:
+def second_scale(bounds: np.ndarray, max_difference: float) -> float | None:
     """The scale of the second highest maximum of the bounds, unless it is lower by more than `near` nats."""
     first, padded = len(bounds) // 2, np.append(bounds, -np.inf)  # −∞ is at both ends: it has the index −1 too
     while uphill := int(np.argmax(padded[[first, first - 1, first + 1]])):
@@ -102,8 +102,8 @@ def second_scale(bounds: np.ndarray, near: float) -> float | None:
     valleys = [np.min(bounds[min(first, index) : max(first, index) + 1]) for index in range(len(bounds))]
     heights = np.where(np.isfinite(bounds) & (valleys < bounds - _MIN_VALLEY), bounds, -np.inf)
     second = int(np.argmax(heights))
-    high = np.isfinite(heights[second]) and heights[second] >= bounds[first] - near
-    return float(SCALES[second]) if high else None
+    is_high = np.isfinite(heights[second]) and heights[second] >= bounds[first] - max_difference
+    return float(SCALES[second]) if is_high else None
 
 
 def _log_mass(gaussian: Gaussian, points: np.ndarray) -> np.ndarray:

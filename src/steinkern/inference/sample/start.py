@@ -18,7 +18,7 @@ from ...interop._model import model_of
 from ...targets.target import AbstractTarget, BoundTarget, as_target
 from .evaluation import Cloud, Evaluator
 from .gaussian import Gaussian, first_precisions, nearest_gaussian
-from .properness import no_mass_found
+from .properness import search_problem
 from .second_component import SecondComponent, find_second_component
 
 CHAINS = 100
@@ -42,7 +42,7 @@ def as_target_or_model(target: Any) -> AbstractTarget:
     """A target as for `fit`, or the posterior of a NumPyro model that takes no arguments; one that uses all data."""
     if str(type(target).__module__).partition(".")[0] == "pymc":
         raise ValueError("`target` is a model, not a log density: give `steinkern.interop.pymc.from_model(model)`.")
-    if "numpyro" in sys.modules and not isinstance(target, AbstractTarget) and _takes_nothing(target):
+    if "numpyro" in sys.modules and not isinstance(target, AbstractTarget) and _takes_no_arguments(target):
         from ...interop.numpyro import from_model
 
         target = from_model(target)
@@ -55,7 +55,7 @@ def as_target_or_model(target: Any) -> AbstractTarget:
     return target
 
 
-def _takes_nothing(function: Any) -> bool:
+def _takes_no_arguments(function: Any) -> bool:
     """Whether a function has no parameters without a default; `*args` counts as one, but not in NumPyro's handlers."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -83,27 +83,27 @@ def in_default_precision(tree: PyTree) -> PyTree:
     precision = jnp.result_type(float)
 
     def cast(leaf: Any) -> Array:
-        other = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != precision
-        return jax.device_put(np.asarray(leaf, precision) if other else leaf)
+        differs = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != precision
+        return jax.device_put(np.asarray(leaf, precision) if differs else leaf)
 
     return jax.tree.map(cast, tree)
 
 
-def in_shapes(start: PyTree, data: Batch) -> tuple[str, str]:
-    """The two texts of `explain_errors`: what the target must accept, and a likely mistake."""
+def expected_shapes(start: PyTree, data: Batch) -> tuple[str, str]:
+    """The two arguments of `explain_errors`: the arguments that the target must accept, and a hint."""
     and_data = "" if data is None else f", and `data`, {shapes(data, 0)}"
     return f"`target` must take `start`, {shapes(start, 0)}{and_data}", "Was it written for other names or shapes?"
 
 
 class Start(NamedTuple):
-    """The nearest Gaussian."""
+    """The nearest Gaussian, or the reason why there is none."""
 
     vector: np.ndarray
     """The first candidate with a finite density, in unconstrained coordinates."""
     nearest: Gaussian
     cloud: Cloud
     """Points of the Gaussian."""
-    other: SecondComponent | None
+    second_component: SecondComponent | None
     """Mass that chains from these points may not reach; `None` where none was found."""
     problem: Notice | None
     """Why no Gaussian was found; `None` where one was."""
@@ -131,6 +131,6 @@ def find_start(evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
             f"{float(first.log_densities[0])} there. Start inside the support, or declare it with `support=`."
         )
     nearest, cloud = nearest_gaussian(evaluator, vector, first_precisions(curvature))
-    problem = no_mass_found(evaluator, nearest, vector)
-    other = None if problem else find_second_component(evaluator, nearest)
-    return Start(vector, nearest, cloud, other, problem)
+    problem = search_problem(evaluator, nearest, vector)
+    second_component = None if problem else find_second_component(evaluator, nearest)
+    return Start(vector, nearest, cloud, second_component, problem)

@@ -19,11 +19,11 @@ _ITERATIONS = 60
 
 def represent(random: np.random.Generator, draws: np.ndarray, num_particles: int) -> np.ndarray:
     """The support points of the draws; for many particles a random choice of the draws."""
-    some = draws[random.choice(len(draws), min(_MAX_DRAWS, len(draws)), replace=False)]
-    if num_particles > min(MAX_SUPPORT_POINTS, len(some) // 2):
+    sample = draws[random.choice(len(draws), min(_MAX_DRAWS, len(draws)), replace=False)]
+    if num_particles > min(MAX_SUPPORT_POINTS, len(sample) // 2):
         return draws[random.choice(len(draws), num_particles, replace=num_particles > len(draws))]
-    first = some[:num_particles] + 1e-3 * random.standard_normal((num_particles, draws.shape[1]))
-    return np.asarray(support_points(jax.device_put(first), jax.device_put(some)), np.float64)
+    first = sample[:num_particles] + 1e-3 * random.standard_normal((num_particles, draws.shape[1]))
+    return np.asarray(support_points(jax.device_put(first), jax.device_put(sample)), np.float64)
 
 
 @compiled
@@ -53,13 +53,13 @@ def with_moments(particles: np.ndarray, mean: np.ndarray, covariance: np.ndarray
     n, d = particles.shape
     centered = particles - particles.mean(axis=0)
     if n - 1 < 0.9 * d:
-        sd, wanted_sd = centered.std(axis=0), np.sqrt(np.diagonal(covariance))
-        return mean + centered * (wanted_sd / np.where(sd > 0, sd, 1))
+        sd, target_sd = centered.std(axis=0), np.sqrt(np.diagonal(covariance))
+        return mean + centered * (target_sd / np.where(sd > 0, sd, 1))
     values, vectors = eigh(centered.T @ centered / n)
-    flat = (vectors * np.where(values > 1e-6 * values[-1], values, np.inf) ** -0.5) @ vectors.T
-    wanted, axes = eigh(covariance)
-    root = (axes * np.sqrt(np.maximum(wanted, 0))) @ axes.T
-    return mean + centered @ flat @ root
+    inverse_root = (vectors * np.where(values > 1e-6 * values[-1], values, np.inf) ** -0.5) @ vectors.T
+    variances, axes = eigh(covariance)
+    root = (axes * np.sqrt(np.maximum(variances, 0))) @ axes.T
+    return mean + centered @ inverse_root @ root
 
 
 def nearest_draws(particles: np.ndarray, draws: np.ndarray) -> np.ndarray:

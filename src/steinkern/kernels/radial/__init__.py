@@ -112,7 +112,7 @@ def _over_pairs(
     """`sums(at, source)` by the backend, on one device or over the ring of devices that share the particles."""
     tiled = partial(over_tiles, sums)
 
-    def chosen(rows: Array, block: Scored) -> Any:
+    def on_device(rows: Array, block: Scored) -> Any:
         choice = _choose_backend(backend, kernel, rows, block, precision)
         if choice == "gpu" and on_gpu is not None:
             if backend == "gpu":
@@ -123,7 +123,7 @@ def _over_pairs(
         return sums(rows, block) if choice == "dense" else tiled(rows, block)
 
     devices = devices_in_ring(at.shape[0], source.points.shape[0])
-    return over_ring(chosen, at, source, devices) if devices > 1 else chosen(at, source)
+    return over_ring(on_device, at, source, devices) if devices > 1 else on_device(at, source)
 
 
 def _choose_backend(

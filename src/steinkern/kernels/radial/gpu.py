@@ -29,11 +29,11 @@ from .gpu_tiles import (
     CHUNK,
     Digits,
     Tile,
-    columns_held,
+    columns_per_program,
     coordinates_at_once,
-    missing,
     padded_columns,
     padded_width,
+    reason_unavailable,
     tile_for,
 )
 from .sums import Sums
@@ -72,10 +72,10 @@ def velocity_sums(
         interpret: run slowly on any device, for tests.
     """
     m, d = at.shape
-    width, shape = padded_width(d), _shape(kernel, at.dtype)
-    tile = tile_for(d, digits, shape.profiles) if tile is None else tile
-    if missing():
-        raise ValueError(f"`backend` 'gpu' is not available: {missing()}. Take 'tiled', or 'auto'.")
+    width, profile = padded_width(d), _scaled_profile(kernel, at.dtype)
+    tile = tile_for(d, digits, profile.profiles) if tile is None else tile
+    if reason_unavailable():
+        raise ValueError(f"`backend` 'gpu' is not available: {reason_unavailable()}. Take 'tiled', or 'auto'.")
     if tile is None:
         raise ValueError(f"`backend` 'gpu' has too little shared memory for {d} dimensions. Take 'tiled', or 'auto'.")
     largest = jnp.maximum(jnp.max(jnp.abs(at)), jnp.max(jnp.abs(source.points)))
@@ -84,16 +84,16 @@ def velocity_sums(
     y = _halve(_pad(source.points * scale, tile.columns, width), digits.y)
     values, factors = _sources(kernel, source)
     v = [_halve(_pad(value, tile.columns, padded_columns(d + 1)), digits.v) for value in values]
-    # −2x·y and both norms, in the unit of `shape`; its start is added to the rows' norms instead of to every pair.
-    unit = shape.unit / scale**2
-    norms = [unit * jnp.sum(_whole(some) ** 2, axis=1) for some in (x, y)]
+    # −2x·y and both norms, in the unit of `profile`; its start is added to the rows' norms instead of to every pair.
+    unit = profile.unit / scale**2
+    norms = [unit * jnp.sum(_join(halves) ** 2, axis=1) for halves in (x, y)]
     x_norms, y_norms = (jnp.stack([norm, _ROUNDING_RATIO * norm]) for norm in norms)
-    scalars = jnp.stack([-2 * unit, jnp.ones_like(unit), *shape.scalars])
-    sums = _call(shape, scalars, x, x_norms + shape.start, y, y_norms, v, digits.k, tile, interpret)[:m]
+    scalars = jnp.stack([-2 * unit, jnp.ones_like(unit), *profile.scalars])
+    sums = _call(profile, scalars, x, x_norms + profile.start, y, y_norms, v, digits.k, tile, interpret)[:m]
     return Sums(sums[:, :d] * factors[None, :d], sums[:, d] * factors[d])
 
 
-class _Shape(NamedTuple):
+class _ScaledProfile(NamedTuple):
     """How the GPU program computes the scaled kernel values from start + unit × r²; at r = 0 they are `_MAX_VALUE`.
 
     `evaluate(read, r2)` returns them, where `read(i)` is the i-th of the scalars.
@@ -109,11 +109,11 @@ class _Shape(NamedTuple):
     """1 where only k is evaluated, 2 where k' is too."""
 
 
-def _shape(kernel: AbstractScalarKernel, dtype: Any) -> _Shape:
+def _scaled_profile(kernel: AbstractScalarKernel, dtype: Any) -> _ScaledProfile:
     value, derivative = kernel.profile(jnp.zeros((), dtype))
     slope = kernel.constant_slope(dtype)
     if slope is not None:  # k' = slope × k, so k is an exponential: one `exp2` instruction, starting at 2¹⁴
-        return _Shape(
+        return _ScaledProfile(
             slope / math.log(2), math.log2(_MAX_VALUE), True, [], lambda read, exponent: [jnp.exp2(exponent)], 1
         )
     numbers, rest = eqx.partition(kernel, eqx.is_array)
@@ -125,7 +125,7 @@ def _shape(kernel: AbstractScalarKernel, dtype: Any) -> _Shape:
         both = eqx.combine(numbers, rest).profile(r2)
         return [read(i) * part for i, part in enumerate(both)]
 
-    return _Shape(jnp.ones((), dtype), 0.0, False, scalars, evaluate, 2)
+    return _ScaledProfile(jnp.ones((), dtype), 0.0, False, scalars, evaluate, 2)
 
 
 def _sources(kernel: AbstractScalarKernel, source: Scored) -> tuple[list[Array], Array]:
@@ -154,14 +154,14 @@ def _sources(kernel: AbstractScalarKernel, source: Scored) -> tuple[list[Array],
 
 
 def _call(
-    shape: _Shape,
+    profile: _ScaledProfile,
     scalars: Array,
     x: _Halves,
     x_norms: Array,
     y: _Halves,
     y_norms: Array,
     v: list[_Halves],
-    both: bool,
+    split_values: bool,
     tile: Tile,
     interpret: bool,
 ) -> Float[Array, "rows width"]:
@@ -170,34 +170,34 @@ def _call(
 
     padded, width = x.high.shape
     columns = v[0].high.shape[1]
-    some = columns_held(columns)
+    block_width = columns_per_program(columns)
     inputs = (scalars, x, x_norms, y, y_norms, v)
 
-    def whole(array: Array) -> Any:
+    def whole_spec(array: Array) -> Any:
         return pl.BlockSpec(array.shape, lambda i, j: (0,) * array.ndim)
 
     specs = (
-        whole(scalars),
+        whole_spec(scalars),
         jax.tree.map(lambda array: pl.BlockSpec((tile.rows, width), lambda i, j: (i, 0)), x),
         pl.BlockSpec((2, tile.rows), lambda i, j: (0, i)),
-        jax.tree.map(whole, y),
-        whole(y_norms),
-        jax.tree.map(lambda array: pl.BlockSpec((array.shape[0], some), lambda i, j: (0, j)), v),
+        jax.tree.map(whole_spec, y),
+        whole_spec(y_norms),
+        jax.tree.map(lambda array: pl.BlockSpec((array.shape[0], block_width), lambda i, j: (0, j)), v),
     )
     leaves, structure = jax.tree.flatten(inputs)
     return pl.pallas_call(
-        partial(_program, shape, structure, both, tile),
+        partial(_program, profile, structure, split_values, tile),
         out_shape=jax.ShapeDtypeStruct((padded, columns), jnp.float32),
-        grid=(padded // tile.rows, columns // some),
+        grid=(padded // tile.rows, columns // block_width),
         in_specs=jax.tree.leaves(specs, is_leaf=lambda spec: isinstance(spec, pl.BlockSpec)),
-        out_specs=pl.BlockSpec((tile.rows, some), lambda i, j: (i, j)),
+        out_specs=pl.BlockSpec((tile.rows, block_width), lambda i, j: (i, j)),
         interpret=interpret,
         compiler_params=triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
         name="radial_velocity",
     )(*leaves)
 
 
-def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references: Any) -> None:
+def _program(profile: _ScaledProfile, structure: Any, split_values: bool, tile: Tile, *references: Any) -> None:
     """The GPU program: `tile.rows` rows and a block of columns of the result, summed over all sources."""
     from jax.experimental import pallas as pl
 
@@ -205,36 +205,40 @@ def _program(shape: _Shape, structure: Any, both: bool, tile: Tile, *references:
     scalars, x, x_norms, y, y_norms, v = jax.tree.unflatten(structure, inputs)
     factor, one, row_norms, row_rounding = scalars[0], scalars[1], x_norms[0], x_norms[1]
     width = x.high.shape[1]
-    chunk, few = min(CHUNK, width), coordinates_at_once(width) == width
+    chunk, unrolled = min(CHUNK, width), coordinates_at_once(width) == width
     left_low, right_low = x.low is not None, y.low is not None
 
     def add(step: Array, total: Array) -> Array:
-        some = pl.ds(step * tile.columns, tile.columns)
+        sources = pl.ds(step * tile.columns, tile.columns)
         nothing = jnp.zeros((tile.rows, tile.columns), jnp.float32)
 
         def multiply(i: Any, inner: Array) -> Array:
-            left, right = (_read(part, (rows, pl.ds(i * chunk, chunk))) for part, rows in ((x, slice(None)), (y, some)))
+            left, right = (
+                _read(part, (rows, pl.ds(i * chunk, chunk))) for part, rows in ((x, slice(None)), (y, sources))
+            )
             transposed = _Halves(right.high.T, None if right.low is None else right.low.T)
             # The factor `one` is explained below.
             return (
-                _add_product(left, transposed, inner) if few else inner + one * _add_product(left, transposed, nothing)
+                _add_product(left, transposed, inner)
+                if unrolled
+                else inner + one * _add_product(left, transposed, nothing)
             )
 
         inner = nothing
-        if few:
+        if unrolled:
             for i in range(width // chunk):
                 inner = multiply(i, inner)
         else:  # unrolled, many chunks take minutes to compile
             inner = jax.lax.fori_loop(0, width // chunk, multiply, inner)
-        r2 = factor * inner + (row_norms[:, None] + y_norms[0, some][None, :])
+        r2 = factor * inner + (row_norms[:, None] + y_norms[0, sources][None, :])
         if left_low and right_low:  # float32 precision: distances within its rounding are set to zero
-            least = row_rounding[:, None] + y_norms[1, some][None, :]
-            r2 = jnp.where(r2 >= least if shape.falls else r2 <= least, shape.start, r2)
+            least = row_rounding[:, None] + y_norms[1, sources][None, :]
+            r2 = jnp.where(r2 >= least if profile.falls else r2 <= least, profile.start, r2)
         else:
-            r2 = jnp.minimum(r2, shape.start) if shape.falls else jnp.maximum(r2, shape.start)
+            r2 = jnp.minimum(r2, profile.start) if profile.falls else jnp.maximum(r2, profile.start)
         part = jnp.zeros(total.shape, total.dtype)
-        for values, column in zip(shape.evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
-            part = _add_product(_split(values, both), _read(column, (some, slice(None))), part)
+        for values, column in zip(profile.evaluate(lambda i: scalars[2 + i], r2), v, strict=True):
+            part = _add_product(_split(values, split_values), _read(column, (sources, slice(None))), part)
         # Tensor cores truncate instead of rounding, which adds up over many tiles. Multiplying by `one`, which the
         # compiler cannot know to be 1, keeps the long sum out of them.
         return total + one * part
@@ -260,22 +264,22 @@ def _dot(a: Array, b: Array) -> Array:
     return jnp.dot(a, b, preferred_element_type=jnp.float32)
 
 
-def _split(values: Array, both: bool) -> _Halves:
+def _split(values: Array, keep_low: bool) -> _Halves:
     """Split on the chip into the first 10 binary digits and the rest, by a bit mask, which no compiler removes."""
-    if not both:
+    if not keep_low:
         return _Halves(values.astype(jnp.float16), None)
     bits = jax.lax.bitcast_convert_type(values, jnp.int32) & np.int32(-(2**13))
     high = jax.lax.bitcast_convert_type(bits, jnp.float32)
     return _Halves(high.astype(jnp.float16), (values - high).astype(jnp.float16))
 
 
-def _halve(values: Array, both: bool) -> _Halves:
+def _halve(values: Array, keep_low: bool) -> _Halves:
     # The compiler would remove a cast to 16 bits and back; it keeps `reduce_precision`.
     high = jax.lax.reduce_precision(values, exponent_bits=5, mantissa_bits=10)
-    return _Halves(high.astype(jnp.float16), (values - high).astype(jnp.float16) if both else None)
+    return _Halves(high.astype(jnp.float16), (values - high).astype(jnp.float16) if keep_low else None)
 
 
-def _whole(halves: _Halves) -> Array:
+def _join(halves: _Halves) -> Array:
     high = halves.high.astype(jnp.float32)
     return high if halves.low is None else high + halves.low.astype(jnp.float32)
 

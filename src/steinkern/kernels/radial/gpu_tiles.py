@@ -31,7 +31,7 @@ class Tile(NamedTuple):
 
     def shared_bytes(self, d: int, digits: "Digits", profiles: int) -> int:
         """The shared memory that the compiler allocates: the rows, and the sources of every stage."""
-        points, scores = coordinates_at_once(padded_width(d)), columns_held(padded_columns(d + 1))
+        points, scores = coordinates_at_once(padded_width(d)), columns_per_program(padded_columns(d + 1))
         rows = 2 * self.rows * points * (1 + digits.x)
         return rows + 2 * self.stages * self.columns * (points * (1 + digits.y) + profiles * scores * (1 + digits.v))
 
@@ -50,7 +50,7 @@ def shared_bytes() -> int:
 
 
 @cache
-def missing() -> str:
+def reason_unavailable() -> str:
     """The reason why the GPU kernel cannot run here at any size; empty where it can."""
     if not shared_bytes():
         return "the GPU is older than Ampere (compute capability 8.0)"
@@ -85,12 +85,12 @@ def tile_for(d: int, digits: "Digits", profiles: int = 1) -> Tile | None:
 
 
 def fits(kernel: AbstractScalarKernel, d: int, precision: Precision) -> bool:
-    """Whether "auto" uses the GPU kernel: scalar arrays in `kernel`, at most 512 dimensions, and a tile that fits."""
-    numbers = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
-    if not numbers or d > _MAX_DIMENSIONS:
+    """Whether "auto" uses the GPU kernel: at most 512 dimensions, a tile that fits, and only scalars in `kernel`."""
+    only_scalars = all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(eqx.filter(kernel, eqx.is_array)))
+    if not only_scalars or d > _MAX_DIMENSIONS:
         return False
     profiles = 1 if kernel.constant_slope(jnp.float32) is not None else 2
-    reason = missing()
+    reason = reason_unavailable()
     if not reason and tile_for(d, digits_for(kernel, d, precision), profiles) is None:
         reason = (
             f"the GPU has too little shared memory ({shared_bytes() // 1024} KiB) for the GPU kernel in {d} dimensions"
@@ -132,7 +132,7 @@ def coordinates_at_once(width: int) -> int:
     return width if width <= 2 * CHUNK else CHUNK
 
 
-def columns_held(columns: int) -> int:
+def columns_per_program(columns: int) -> int:
     """The number of columns of the result that one program computes."""
     return min(columns, 4 * CHUNK)
 

@@ -53,6 +53,6 @@ def _even(number: int, limit: int) -> int:
 
 def _tiles(array: Array, size: int) -> Array:
     """Reshape (n, …) to (tiles, size, …), the last tile padded with zeros, which are valid points."""
-    missing = -array.shape[0] % size
-    padded = jnp.pad(array, ((0, missing),) + ((0, 0),) * (array.ndim - 1))
+    padding = -array.shape[0] % size
+    padded = jnp.pad(array, ((0, padding),) + ((0, 0),) * (array.ndim - 1))
     return padded.reshape(-1, size, *array.shape[1:])

@@ -18,9 +18,9 @@ MISSING = 65535
 """The code of a value that is not finite."""
 
 
-def evenly_spaced(number: int, most: int) -> np.ndarray:
-    """At most `most` evenly spaced indices below `number`, the last one included."""
-    return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int)) if number else np.zeros(0, int)
+def evenly_spaced_to_last(number: int, limit: int) -> np.ndarray:
+    """At most `limit` evenly spaced indices below `number`, the last one included."""
+    return np.unique(np.linspace(0, number - 1, min(number, limit)).round().astype(int)) if number else np.zeros(0, int)
 
 
 def animate(
@@ -47,7 +47,7 @@ def animate(
             "`report(..., coordinates=[names])` or `--coordinates`."
         )
     number = chosen[0][1].shape[1]
-    rows = evenly_spaced(number, MAX_PARTICLES)
+    rows = evenly_spaced_to_last(number, MAX_PARTICLES)
     if number > MAX_PARTICLES:
         left_out.append(f"{MAX_PARTICLES} of {number:,} particles are drawn; the table has all.")
     chosen = chosen[:MAX_COORDINATES]
@@ -86,9 +86,9 @@ def _first_shown(names: list[str], asked: bool) -> list[int]:
 
 def _named(sites: Mapping[str, Any], wanted: Sequence[str]) -> list[tuple[str, np.ndarray]]:
     """The coordinates with these names, and all those of sites with these names."""
-    every, chosen = dict(columns(sites, 2)), dict[str, np.ndarray]()
+    by_name, chosen = dict(columns(sites, 2)), dict[str, np.ndarray]()
     for want in [wanted] if isinstance(wanted, str) else wanted:
-        matching = {name: values for name, values in every.items() if name == want or name.startswith(f"{want}[")}
+        matching = {name: values for name, values in by_name.items() if name == want or name.startswith(f"{want}[")}
         if not matching:
             listed = join_truncated(list(sites))
             raise ValueError(f"`coordinates` must name sites or coordinates, such as those of {listed}; got {want!r}.")

@@ -23,7 +23,7 @@ from ...targets.target import BoundTarget
 from .. import html
 from ..summary import HEAD, by_name, moments, size_of
 from . import charts
-from .animation import animate, evenly_spaced
+from .animation import animate, evenly_spaced_to_last
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -62,7 +62,7 @@ def write_report(
         steps = np.array([result.num_steps])
         frames = {name: np.asarray(values)[None] for name, values in by_name(result.particles).items()}
     else:
-        records = evenly_spaced(len(history.step), _MAX_FRAMES)
+        records = evenly_spaced_to_last(len(history.step), _MAX_FRAMES)
         steps, frames = history.step[records], by_name(jax.tree.map(lambda leaf: leaf[records], history.particles))
     content, left_out = animate(steps, frames, coordinates, moves=not result._chains)
     rows, more = moments(sites, MAX_ROWS)
@@ -172,25 +172,25 @@ def _discrepancy(result: "Result", data: Batch) -> tuple[np.ndarray, np.ndarray,
 
     The kernel is the IMQ with the bandwidth of the last particles at all iterations, so that they can be compared.
     """
-    nothing, history = np.zeros(0), result.history
+    empty, history = np.zeros(0), result.history
     if result.target is None:
-        return nothing, nothing, "It needs the target: give it as `steinkern.load(path, target=...)`."
+        return empty, empty, "It needs the target: give it as `steinkern.load(path, target=...)`."
     if result.sampler is not None and not result.sampler.traits.differentiates:
-        return nothing, nothing, "It needs the gradient of the target, which this sampler does without."
+        return empty, empty, "It needs the gradient of the target, which this sampler does without."
     if result.settings.get("data shapes") and data is None:
-        return nothing, nothing, "It needs the data: give them as `result.report(directory, data)`."
+        return empty, empty, "It needs the data: give them as `result.report(directory, data)`."
     if history.particles is None or result.shared is not None:
         points, step = np.asarray(result.points)[None, :_MAX_PAIRED], np.array([result.num_steps])
-        note = _frames_note(result) or "What the particles share was another at earlier steps."
+        note = _frames_note(result) or "The shared parameters had other values at earlier steps."
     else:
-        records = evenly_spaced(len(history.step), _MAX_MEASURED)
+        records = evenly_spaced_to_last(len(history.step), _MAX_MEASURED)
         step, note = history.step[records], ""
         recorded = jax.tree.map(lambda leaf: leaf[records, :_MAX_PAIRED], history.particles)
         points = np.asarray(_unconstrain(result.target, recorded))
     squared = np.asarray(_squared_discrepancies(result.target, jax.device_put(points), data), np.float64)
-    end = f"IMQ kernel with the bandwidth of the last particles; {squared[-1].clip(0) ** 0.5:.3g} at the end."
-    some = f" From the first {_MAX_PAIRED} particles." if len(result.points) > _MAX_PAIRED else ""
-    return step, np.sqrt(np.maximum(squared, 0)), f"{end}{some} {note}".strip()
+    summary = f"IMQ kernel with the bandwidth of the last particles; {squared[-1].clip(0) ** 0.5:.3g} at the end."
+    sample_note = f" From the first {_MAX_PAIRED} particles." if len(result.points) > _MAX_PAIRED else ""
+    return step, np.sqrt(np.maximum(squared, 0)), f"{summary}{sample_note} {note}".strip()
 
 
 @compiled

@@ -137,18 +137,18 @@ class KFAC(AbstractCurvature):
     ) -> list[LayerRecord | list[Array]]:
         """One example's record for every block: a layer's inputs and gradients, or other arrays' gradients."""
         leaves = _leaves(_space(target), point)
-        free = [leaf for piece in pieces if not isinstance(piece.block, KroneckerBlock) for leaf in piece.leaves]
+        others = [leaf for piece in pieces if not isinstance(piece.block, KroneckerBlock) for leaf in piece.leaves]
 
         # Differentiated in the other leaves only: gradients in the weights would be the largest arrays of a step.
         def output(taps: list[Array], values: list[Array]) -> tuple[Array, list[Array]]:
-            moved = dict(zip(free, values, strict=True))
-            arguments = [moved.get(i, leaf) for i, leaf in enumerate(leaves)]
+            replaced = dict(zip(others, values, strict=True))
+            arguments = [replaced.get(i, leaf) for i, leaf in enumerate(leaves)]
             (result,), inputs = uses.run([*arguments, *jax.tree.leaves(example)], iter(taps))
             return result, inputs
 
-        value, pull_back, inputs = jax.vjp(output, uses.idle_taps(), [leaves[i] for i in free], has_aux=True)
+        value, pull_back, inputs = jax.vjp(output, uses.zero_taps(), [leaves[i] for i in others], has_aux=True)
         taps, gradients = jax.vmap(pull_back)(self._cotangents(value, key))
-        by_leaf = dict(zip(free, gradients, strict=True))
+        by_leaf = dict(zip(others, gradients, strict=True))
         records: list[LayerRecord | list[Array]] = []
         for piece in pieces:
             if isinstance(piece.block, KroneckerBlock):

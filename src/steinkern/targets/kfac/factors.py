@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ...core._xla import LONG, long_squares
+from ...core._xla import MIN_SPLIT_LENGTH, long_squares
 from ...core.types import Scalar, Vector
 from ...linalg.metrics import split_columns
 from ...linalg.operators import AbstractOperator, Blocks, Dense, Diagonal, Kronecker, Stack
@@ -154,7 +154,7 @@ def second_moment(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -
 def second_moment_with_ones(rows: Float[Array, "n d"], scale: Scalar, largest_side: int) -> AbstractOperator:
     """`second_moment` of the rows (r, 1), the inputs of a layer with a bias. Many rows are summed, not copied."""
     count, size = rows.shape
-    if count < LONG or size + 1 > largest_side:
+    if count < MIN_SPLIT_LENGTH or size + 1 > largest_side:
         return second_moment(jnp.concatenate([rows, jnp.ones_like(rows[:, :1])], axis=1), scale, largest_side)
     sums = jnp.sum(rows, axis=0)[None]
     last = jnp.concatenate([sums, jnp.full((1, 1), count, rows.dtype)], axis=1)

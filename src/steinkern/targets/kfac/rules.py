@@ -134,10 +134,10 @@ def pieces_of(space: Space, rules: Rules) -> list[Piece]:
     layout = space.layout
     blocks: dict[tuple[int, ...], Block] = {}
     for path, rule, leaves in _apply_rules(space, dict(rules)):
-        free = [leaf for leaf in leaves if not any(leaf in taken for taken in blocks)]
-        blocks |= _blocks_of(rule, path, free, layout.names)
+        unassigned = [leaf for leaf in leaves if not any(leaf in assigned for assigned in blocks)]
+        blocks |= _blocks_of(rule, path, unassigned, layout.names)
     for leaf, (name, shape) in enumerate(zip(layout.names, layout.shapes, strict=True)):
-        if not any(leaf in taken for taken in blocks):
+        if not any(leaf in assigned for assigned in blocks):
             if math.prod(shape) > EXACT_UP_TO:
                 raise ValueError(
                     f"`KFAC` has no rule for `{name or 'the array'}` of shape {shape}, which is larger than the "
@@ -187,17 +187,17 @@ def _rule_for(node: Any, rules: Mapping[Any, Rule]) -> Rule | None:
     return None
 
 
-def _blocks_of(rule: Rule, path: str, free: list[int], names: tuple[str, ...]) -> dict[tuple[int, ...], Block]:
+def _blocks_of(rule: Rule, path: str, unassigned: list[int], names: tuple[str, ...]) -> dict[tuple[int, ...], Block]:
     """The blocks of one rule by their leaves. Names without an array among the parameters are skipped."""
     blocks: dict[tuple[int, ...], Block] = {}
     for block in rule:
         wanted = {_join(path, field) for field in block.fields}
-        everything = isinstance(block, _FieldsBlock) and not block.fields
-        leaves = tuple(leaf for leaf in free if everything or names[leaf] in wanted)
+        takes_all = isinstance(block, _FieldsBlock) and not block.fields
+        leaves = tuple(leaf for leaf in unassigned if takes_all or names[leaf] in wanted)
         if not leaves:
             continue
         listed = ", ".join(names[leaf] for leaf in leaves)
-        if any(leaf in taken for taken in blocks for leaf in leaves):
+        if any(leaf in assigned for assigned in blocks for leaf in leaves):
             raise ValueError(f"`rules` must put every array into one block, got several for {listed}.")
         if leaves != tuple(range(leaves[0], leaves[0] + len(leaves))):
             raise ValueError(

@@ -3,6 +3,8 @@
 In a jaxpr a mapped dimension of `vmap` is an axis of an array. Each use of a weight matrix is therefore one equation, a
 product, a convolution or a lookup, whose other operand holds the inputs at all positions and whose result holds the
 outputs at all positions. For uses in the body of a `scan`, its steps are a further axis. Other uses are refused.
+
+A tap is an array of zeros that is added to the result of a use: the gradient in the tap is the gradient at the outputs.
 """
 
 import math
@@ -21,6 +23,8 @@ from .equations import READERS, Reading
 from .factors import LayerRecord
 from .rules import hint_for
 
+# The primitives that call an inner jaxpr, by the name of the parameter that holds it; those that rearrange or cast
+# entries; and sums.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr", "closed_call": "call_jaxpr"}
 _LAYOUT = ("transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy")
 _SUMS = ("add", "add_any")
@@ -106,7 +110,7 @@ class Uses:
         self.run = self._walk(closed.jaxpr, closed.consts, marks, ())
         self._note_other_uses(_marks_of(closed.jaxpr.outvars, marks), "the model returns it")
         for layer in layers:
-            groups = {use.reading.groups for use in self._of(layer)}
+            groups = {use.reading.groups for use in self._uses_of(layer)}
             if not groups:
                 raise _refusal(layer, "the model never uses it")
             if len(groups) > 1:
@@ -116,11 +120,11 @@ class Uses:
         """Whether the bias is added once to every product, before any other operation."""
         if layer.bias is None or layer.leaf in self._layers_with_other_uses:
             return False
-        uses = self._of(layer)
+        uses = self._uses_of(layer)
         return self._bias_uses[layer.leaf] == len(uses) and all(use.reading.groups == 1 for use in uses)
 
-    def idle_taps(self) -> list[Array]:
-        """Zeros that are added to the results of all uses; the gradient in them is the gradient in the results."""
+    def zero_taps(self) -> list[Array]:
+        """The taps of all uses."""
         return [jnp.zeros((*use.lengths, *use.aval.shape), use.aval.dtype) for use in self.ordered]
 
     def record(self, leaf: int, inputs: list[Array], gradients: list[Array]) -> LayerRecord:
@@ -141,7 +145,7 @@ class Uses:
         columns = [use.rows(gradient) for use, _, gradient in recorded]
         return LayerRecord(jnp.concatenate(rows), jnp.concatenate(columns, axis=1))
 
-    def _of(self, layer: Layer) -> list[Use]:
+    def _uses_of(self, layer: Layer) -> list[Use]:
         return [use for use in self.ordered if use.layer == layer]
 
     def _walk(self, jaxpr: Any, consts: Any, marks: Marks, lengths: tuple[int, ...]) -> Step:
@@ -149,7 +153,7 @@ class Uses:
         steps = []
         for equation in jaxpr.eqns:
             operands = _marks_of(equation.invars, marks)
-            steps.append(self._step(equation, operands, marks, lengths) if any(operands) else _unchanged(equation))
+            steps.append(self._step(equation, operands, marks, lengths) if any(operands) else _plain_step(equation))
 
         def run(arguments: list[Any], taps: Iterator[Array]) -> tuple[list[Any], list[Array]]:
             values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
@@ -170,10 +174,10 @@ class Uses:
         """The evaluation of an equation some of whose operands are marked; marks its results."""
         name = equation.primitive.name
         if name in _CALLS:
-            inner, consts = _opened(equation.params[_CALLS[name]])
-            inner_marks = _matched(inner.invars, operands)
+            inner, consts = _split_jaxpr(equation.params[_CALLS[name]])
+            inner_marks = _pair_marks(inner.invars, operands)
             run = self._walk(inner, consts, inner_marks, lengths)
-            marks.update(_matched(equation.outvars, _marks_of(inner.outvars, inner_marks)))
+            marks.update(_pair_marks(equation.outvars, _marks_of(inner.outvars, inner_marks)))
             return run
         if name == "scan":
             return self._scan(equation, operands, lengths)
@@ -188,14 +192,14 @@ class Uses:
             self._bias_uses[layer.leaf] += 1
         else:
             self._note_other_uses(operands)
-        return _unchanged(equation)
+        return _plain_step(equation)
 
     def _scan(self, equation: Any, operands: list[Mark | None], lengths: tuple[int, ...]) -> Step:
         """A scan. Of its arguments, those that are the same at every step keep their marks in the body."""
-        inner, consts = _opened(equation.params["jaxpr"])
+        inner, consts = _split_jaxpr(equation.params["jaxpr"])
         num_consts, num_carry = _count_arguments(equation, inner)
         self._note_other_uses(operands[num_consts:], "the model scans over it, or carries it through a scan")
-        marks = _matched(inner.invars[:num_consts], operands[:num_consts])
+        marks = _pair_marks(inner.invars[:num_consts], operands[:num_consts])
         before = len(self.ordered)
         body = self._walk(inner, consts, marks, (*lengths, equation.params["length"]))
         num_uses = len(self.ordered) - before
@@ -206,8 +210,8 @@ class Uses:
             constants, scanned = arguments[:num_consts], arguments[num_consts + num_carry :]
 
             def step(carry: list[Any], slices: tuple[list[Any], list[Array]]) -> tuple[list[Any], Any]:
-                rows, tapped = slices  # every step takes one slice of each tap
-                results, inputs = body([*constants, *carry, *rows], iter(tapped))
+                row, tap_slices = slices  # every step takes one slice of each tap
+                results, inputs = body([*constants, *carry, *row], iter(tap_slices))
                 return results[:num_carry], (results[num_carry:], inputs)
 
             carried = arguments[num_consts : num_consts + num_carry]
@@ -225,10 +229,10 @@ class Uses:
         name, result, (layer, axes) = equation.primitive.name, equation.outvars[0], mark
         if name == "transpose":
             marks[result] = Weight(layer, tuple(axes[axis] for axis in equation.params["permutation"]))
-            return _unchanged(equation)
+            return _plain_step(equation)
         if name in ("convert_element_type", "copy"):
             marks[result] = mark
-            return _unchanged(equation)
+            return _plain_step(equation)
         if name not in READERS:
             raise _refusal(layer, f"the model uses it by the operation `{name}`")
         others = [*operands[:index], *operands[index + 1 :]]
@@ -260,8 +264,8 @@ class Uses:
                 self._layers_with_other_uses.add(mark.layer.leaf)
 
 
-def _unchanged(equation: Any) -> Step:
-    """The evaluation of an equation without uses."""
+def _plain_step(equation: Any) -> Step:
+    """The step of an equation without uses: it is evaluated as it is."""
     return lambda operands, taps: (_evaluate(equation, operands), [])
 
 
@@ -291,14 +295,16 @@ def _mark_arguments(jaxpr: Any, layers: list[Layer]) -> Marks:
 
 
 def _marks_of(variables: list[Any], marks: Marks) -> list[Mark | None]:
+    """The mark of every variable."""
     return [None if isinstance(variable, Literal) else marks.get(variable) for variable in variables]
 
 
-def _matched(variables: list[Any], marks: list[Mark | None]) -> Marks:
+def _pair_marks(variables: list[Any], marks: list[Mark | None]) -> Marks:
+    """The marks of those variables that have one."""
     return {variable: mark for variable, mark in zip(variables, marks, strict=True) if mark is not None}
 
 
-def _opened(jaxpr: Any) -> tuple[Any, Any]:
+def _split_jaxpr(jaxpr: Any) -> tuple[Any, Any]:
     """The jaxpr and the constants of a jaxpr, closed or not."""
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
