@@ -156,7 +156,13 @@ def _as_floats(name: str, value: Any) -> Array:
     array = as_array(name, value)
     if jnp.iscomplexobj(array):
         raise ValueError(f"`{name}` must be real numbers, got {array.dtype}.")
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        dtype = jnp.result_type(float)
+        if is_concrete(array) and dtype == np.float32:
+            whole = np.asarray(array)
+            _check_rounding(name, whole.astype(np.float64), whole.astype(np.float32))
+        array = array.astype(dtype)
+    return array
 
 
 def as_labels(labels: Any) -> PyTree:

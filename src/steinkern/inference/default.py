@@ -250,11 +250,13 @@ def reference_chains(
         rows, problem = sample_for_chains(random, run.sampler, target, points, data)
         share = batch_length(rows) / batch_length(data)
         cost += Cost(epochs=1 + steps * batch_size / batch_length(data))
+    if not problem:
+        chains = chains_from(random, run.sampler, target, points, rows)
+        cost += chains.cost + Cost(gradients=n, sequential=1, epochs=(chains.cost.sequential + 1) * share)
+        problem = "Ctrl-C ended them" if chains.stopped else chains.problem.text if chains.problem else ""
     if problem:
         not_checked = (*diagnostics.not_checked, f"reference chains: {problem}")
         return replace(diagnostics, not_checked=not_checked, cost=cost)
-    chains = chains_from(random, run.sampler, target, points, rows)
-    cost += chains.cost + Cost(gradients=n, sequential=1, epochs=(chains.cost.sequential + 1) * share)
     return replace(
         compare(diagnostics, points, chains.draws), cost=cost,
         missed_component=choice.second_component.warning(chains.draws.points) if choice.second_component else "",

@@ -26,13 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..core.messages import Notice
 from ..core.multihost import on_host, placed_like
 from ..core.programs import compiled
 from ..results.outcome import Diagnostics
-from ..samplers.auto import AutoSVGD
 from .loop import Evaluation, LoopState, Run, batch_of, evaluate
-from .rounding import check_rounding
 
 MAX_PARTICLES, MAX_COORDINATES = 4096, 256
 """The most particles and coordinates that are measured; of more, evenly spaced ones."""
@@ -50,10 +47,14 @@ def evenly_spaced(number: int, max_items: int) -> np.ndarray:
     return np.arange(used) * number // used
 
 
-def measured_rows(array: Array) -> np.ndarray:
-    """The rows of an array, or evenly spaced ones of more than `MAX_PARTICLES`."""
-    rows = evenly_spaced(len(array), MAX_PARTICLES)
-    return on_host(array if len(rows) == len(array) else array[rows])
+def measured(array: Any) -> np.ndarray:
+    """The rows and columns of an (n, …) array that are measured, on the host."""
+    if array.size <= MAX_PARTICLES * MAX_COORDINATES:
+        array = on_host(array)  # indexing a small array on its device would compile programs
+    array = array.reshape(len(array), -1)
+    rows, columns = evenly_spaced(len(array), MAX_PARTICLES), evenly_spaced(array.shape[1], MAX_COORDINATES)
+    array = array if len(rows) == len(array) else array[rows]
+    return on_host(array if len(columns) == array.shape[1] else array[:, columns])
 
 
 def directions(d: int) -> np.ndarray:
@@ -184,6 +185,8 @@ def _flat_coordinates(run: Run, loop: LoopState, first: Evaluation, last: Evalua
     """The coordinates along which the gradient is zero at the first and last particles and at points near them."""
     if not run.sampler.traits.differentiates or run.options.batch_size is not None:  # other rows may depend on them
         return ()
+    if not on_host(last.nonzero).any() and np.unique(on_host(last.log_densities)).size > 1:  # the gradient is cut off
+        return ()
     nonzero = on_host(first.nonzero) | on_host(last.nonzero)
     if not nonzero.all():  # particles at a mode have a zero gradient too
         points = loop.state.points
@@ -193,16 +196,6 @@ def _flat_coordinates(run: Run, loop: LoopState, first: Evaluation, last: Evalua
         displaced = placed_like((x + offset).astype(points.dtype), points)
         nonzero |= on_host(evaluate(run.sampler, run.target_at(loop), displaced, run.first_batch()).nonzero)
     return tuple(map(int, np.flatnonzero(~nonzero)))
-
-
-def check_run_rounding(run: Run, loop: LoopState, last: Evaluation) -> tuple[Notice, ...]:
-    """Whether float32 is too coarse. Log densities count where they are used, for weights or reference chains."""
-    if not run.sampler.traits.samples_target:
-        return ()
-    points, particles = jax.tree.map(measured_rows, (loop.state.points, last.particles))
-    used = isinstance(run.sampler, AutoSVGD) or not run.sampler.traits.differentiates
-    name_of = run.target.space.layout.coordinate_name
-    return check_rounding(points, particles, name_of, on_host(last.log_densities) if used else None)
 
 
 def batches(sampled: dict[str, tuple[int, int]], max_batches: int) -> tuple[list[dict[str, np.ndarray]], float]:

@@ -19,13 +19,14 @@ from ..targets.target import AbstractTarget
 from .arguments import as_bool, as_count, as_positive, as_tolerance, check_checkpoint, check_functions, check_start
 from .checkpoint import Checkpointer
 from .default import Choice, choose, reference_chains
-from .diagnostics import check_run_rounding, measure
+from .diagnostics import measure
 from .distributed import explain_lost_process
 from .history import Recorder, max_records
 from .judge import issue, judge
 from .loop import Options
 from .prepare import prepare
 from .recovery import count_faults, divergence, restore_finite_particles
+from .rounding import check_run_rounding
 from .run import CALLBACK, CTRL_C, advance_run, ending
 
 

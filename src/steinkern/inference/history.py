@@ -37,9 +37,11 @@ class Recorder:
         self._parts: list[Records] = []
 
     def add(self, records: Records) -> None:
-        """Add records in the order of their steps."""
-        self._parts.append(jax.tree.map(np.array, records))  # a slice would keep the whole buffer of a chunk alive
-        if len(self._parts) > _MAX_PARTS or sum(len(steps) for steps, *_ in self._parts) > self.max_records:
+        """Add records in the order of their steps; one off the interval is kept only while it is the last."""
+        if self._parts and np.any((self._parts[-1][0][-1:] - self.first_step) % self.every):
+            self._parts[-1] = jax.tree.map(lambda leaf: leaf[:-1], self._parts[-1])
+        self._parts.append(self._thin(records))
+        if len(self._parts) > _MAX_PARTS or sum(len(steps) for steps, *_ in self._parts) > self.max_records + 1:
             self.records()
 
     def records(self) -> Records:
@@ -48,10 +50,15 @@ class Recorder:
         steps = records[0]
         while np.sum((steps - self.first_step) % self.every == 0) > self.max_records:
             self.every *= 2
+        self._parts = [self._thin(records)]
+        return self._parts[0]
+
+    def _thin(self, records: Records) -> Records:
+        """A copy of the records at multiples of the interval, and of the last one."""
+        steps = records[0]
         is_kept = ((steps - self.first_step) % self.every == 0) | (steps == steps[-1:])
-        records = jax.tree.map(lambda leaf: leaf[is_kept], records)
-        self._parts = [records]
-        return records
+        thinned: Records = jax.tree.map(lambda leaf: leaf[is_kept], records)
+        return thinned
 
     def history(self, target: BoundTarget) -> History:
         """The history so far, with the particles in the target's own coordinates."""

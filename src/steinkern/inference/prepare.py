@@ -22,7 +22,7 @@ from ..targets.checks import batch_length
 from ..targets.supports import Space
 from ..targets.target import AbstractTarget, BoundTarget, as_target
 from .arguments import check_tempering
-from .diagnostics import measured_rows
+from .diagnostics import measured
 from .distributed import spread
 from .judge import judge_start
 from .loop import Evaluation, LoopState, Options, Run, advance, evaluate, first_loop
@@ -64,7 +64,7 @@ def prepare(
     # Finite differences are not available in half precision.
     checks_slopes = sampler.traits.differentiates and points.dtype.itemsize >= 4
     wrong_slopes = _wrong_slopes(run, points, batch, evaluation, float(loop.longest_move)) if checks_slopes else 0.0
-    warnings = judge_start(sampler, measured_rows(points), evaluation, wrong_slopes)
+    warnings = judge_start(sampler, measured(points), evaluation, wrong_slopes)
     # An earlier result of an equal sampler in the same space continues from its whole state.
     same = isinstance(particles, Result) and particles.loop is not None and eqx.tree_equal(particles.sampler, sampler)
     if same and eqx.tree_equal(particles.target.space, bound.space):
@@ -93,7 +93,7 @@ def _starting_point(target: AbstractTarget, particles: PyTree) -> tuple[BoundTar
 def _wrong_slopes(run: Run, points: Points, batch: Batch, first: Evaluation, scale: float) -> float:
     """The share of particles at which finite differences along one direction contradict the gradient."""
     precision, d = float(jnp.finfo(points.dtype).eps), points.shape[1]
-    scale = scale or float(np.max(np.abs(measured_rows(points)))) or 1.0
+    scale = scale or float(np.max(np.abs(measured(points)))) or 1.0
     signs = 2.0 * np.unpackbits(np.frombuffer(np.random.default_rng(0).bytes(-(-d // 8)), np.uint8))[:d] - 1.0
     offset = jax.device_put((precision ** (1 / 3) * scale * signs).astype(points.dtype))
     *moved, slopes = _displace_both_ways(points, first.scores, offset)

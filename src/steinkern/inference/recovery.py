@@ -125,12 +125,13 @@ def divergence(run: Run, loop: LoopState, last: Evaluation, num_outside: int) ->
             f"leads to numbers that are not finite: it is the {MAX_CLIPPED_IN_A_ROW + 1}th in a row to move particles "
             "far beyond any earlier move"
         )
+    single = loop.state.points.dtype.itemsize < 8
+    too_coarse, enable = (", or float32 is too coarse", ", or enable x64") if single else ("", "")
     text = (
         f"step {int(loop.step) + 1} {what}; the particles are those before it{moved_back}. Likely causes: (a) the step "
         f"size is too large: {smaller}; (b) the log density or its gradient is NaN or infinite where the particles "
         "went: declare constraints with `support=`, or start closer; (c) the curvature is singular or indefinite: "
-        f"{damped}; (d) numbers overflow, or float32 is too coarse: bring the parameters to scales nearer 1, or enable "
-        "x64."
+        f"{damped}; (d) numbers overflow{too_coarse}: bring the parameters to scales nearer 1{enable}."
     )
     return Status.DIVERGED, Notice("not-finite", text)
 

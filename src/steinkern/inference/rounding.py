@@ -1,13 +1,19 @@
 """What float32 cannot hold: coordinates that vary little relative to their size, and large log densities."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 
 from ..core.messages import Notice
+from ..core.multihost import on_host
 from ..core.particles import Layout
 from ..core.types import PyTree
+from ..samplers.auto import AutoSVGD
+from .diagnostics import MAX_COORDINATES, evenly_spaced, measured
+from .loop import Evaluation, LoopState, Run
 
 MAX_LOG_DENSITY_ROUNDING = 0.1
 """In nats. A larger rounding error of the log density changes the acceptance of transitions."""
@@ -28,6 +34,12 @@ def too_coarse(values: np.ndarray, *, constants: bool = True) -> np.ndarray:
     return np.asarray(narrow if constants else narrow & (low < high))
 
 
+def _coarse_columns(values: Any, constants: bool = True) -> list[int]:
+    """The columns of an (n, …) array, of those that are measured, in which it is `too_coarse`."""
+    columns = evenly_spaced(math.prod(values.shape[1:]), MAX_COORDINATES)
+    return [int(i) for i in columns[too_coarse(measured(values), constants=constants)]]
+
+
 def log_density_rounding(log_densities: np.ndarray) -> float:
     """The rounding error of log densities of typical size, eps × median |log p|, in their own precision."""
     sizes = np.abs(log_densities[np.isfinite(log_densities)])
@@ -35,28 +47,31 @@ def log_density_rounding(log_densities: np.ndarray) -> float:
 
 
 def check_rounding(
-    points: np.ndarray, particles: PyTree, name_of: Callable[[int], str], log_densities: np.ndarray | None
+    points: Any, particles: PyTree, name_of: Callable[[int], str], log_densities: np.ndarray | None
 ) -> tuple[Notice, ...]:
     """A notice where float32 is too coarse for the target, by its particles.
 
     Args:
         points: (n, d) the particles in unconstrained coordinates.
-        particles: the same in constrained ones, a pytree of NumPy arrays.
+        particles: the same in constrained ones.
         name_of: the name of an unconstrained coordinate.
         log_densities: at the particles; `None` where the run does not use them.
     """
     if points.dtype != np.float32 or len(points) < 2:
         return ()
-    indices = np.flatnonzero(too_coarse(points))
-    if not len(indices):
-        masks = [too_coarse(leaf, constants=False).ravel() for leaf in jax.tree.leaves(particles)]
-        indices = np.flatnonzero(np.concatenate(masks))
-        name_of = Layout.of(jax.tree.map(lambda leaf: leaf[0], particles)).coordinate_name
+    coarse = [name_of(index) for index in _coarse_columns(points)]
+    if not coarse:
+        layout = Layout.of(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), particles))
+        first = 0
+        for leaf, size in zip(jax.tree.leaves(particles), layout.sizes, strict=True):
+            coarse += [layout.coordinate_name(first + i) for i in _coarse_columns(leaf, constants=False)]
+            first += size
     reasons = []
-    if len(indices):
-        others = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
-        first = name_of(int(indices[0]))
-        reasons.append(f"the standard deviation of {first!r}{others} is below {MIN_SPACINGS} spacings of the numbers")
+    if coarse:
+        others = f" and {len(coarse) - 1} more" if len(coarse) > 1 else ""
+        reasons.append(
+            f"the standard deviation of {coarse[0]!r}{others} is below {MIN_SPACINGS} spacings of the numbers"
+        )
     if log_densities is not None and (rounding := log_density_rounding(log_densities)) > MAX_LOG_DENSITY_ROUNDING:
         reasons.append(f"the log density, near {np.median(log_densities):.2g}, is rounded by {rounding:.2g}")
     if not reasons:
@@ -66,3 +81,12 @@ def check_rounding(
         "`jax.config.update('jax_enable_x64', True)`, or subtract an offset."
     )
     return (Notice("float32", text),)
+
+
+def check_run_rounding(run: Run, loop: LoopState, last: Evaluation) -> tuple[Notice, ...]:
+    """The same at the end of a run. Log densities count where they are used, for weights or reference chains."""
+    if not run.sampler.traits.samples_target:
+        return ()
+    uses_log_densities = isinstance(run.sampler, AutoSVGD) or not run.sampler.traits.differentiates
+    log_densities = on_host(last.log_densities) if uses_log_densities else None
+    return check_rounding(loop.state.points, last.particles, run.target.space.layout.coordinate_name, log_densities)

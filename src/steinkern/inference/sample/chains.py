@@ -68,6 +68,8 @@ def chains_at(cloud: Cloud, number: int) -> ChainState:
     Where the density is not finite at a point, its chains start at others.
     """
     finite = np.isfinite(cloud.log_densities) & np.isfinite(cloud.scores).all(axis=1)
+    if not finite.any():
+        raise ValueError("`start` leads to where the log density or its gradient is not finite. Start elsewhere.")
     indices, others = np.arange(len(finite)), np.flatnonzero(finite)
     rows = np.resize(np.where(finite, indices, others[indices % len(others)]), number)
     arrays = (*(array[rows] for array in cloud), np.zeros(number), np.int32(0), np.int32(0))
