@@ -81,6 +81,17 @@ def test_an_improper_density_is_divergence_and_names_the_coordinate(function, cu
     assert not len(result.diagnostics.r_hat)
 
 
+def test_a_search_that_diverges_begins_again_at_other_starts():
+    result = sk.sample(jr.key(0), lambda x: jnp.where(x[0] > 100, x[0], -0.5 * jnp.sum(x**2)), np.full(2, 200.0))
+    assert result.status is sk.Status.CONVERGED
+    assert abs(result.points.mean()) < 0.2
+
+
+def test_a_search_that_diverges_where_the_density_falls_is_not_called_improper():
+    result = sk.sample(jr.key(0), lambda x: -0.5 * jnp.sum((x / 1e51) ** 2), np.zeros(2), throw=False)
+    assert result.message.code == "not-found"
+
+
 def test_a_slip_of_the_sign_is_told():
     with pytest.raises(sk.DivergedError, match="did you pass −log p in place of log p"):
         sk.sample(jr.key(0), lambda x: 0.5 * jnp.sum(x**2), np.zeros(2))

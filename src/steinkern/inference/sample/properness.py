@@ -11,6 +11,7 @@ from .gaussian import Gaussian
 
 _MAX_SCALE = 1e50  # relative to 1 and the start: larger than a parameter in any unit
 _MAX_SCALE_POWER = 0.45  # of the largest number of the precision, because squares must not overflow
+_FAR = 1e3  # times the distance of a search that diverged
 _MIN_GROWTH, _NUM_DOUBLINGS = 1e3, 3  # of the spread: since the first round, and in successive rounds
 NOT_FINITE = Notice(
     "particles-not-finite",
@@ -41,9 +42,18 @@ def search_problem(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) -
     if nearest.settled and np.all(size < largest * (1 + np.abs(start))):
         return None
     worst = evaluator.target.space.layout.coordinate_name(int(np.argmax(np.where(np.isfinite(size), size, np.inf))))
-    before, after = evaluator.log_densities(np.stack([start, mean + steps[-1]])).tolist()
-    text = f"the search for the posterior's mass diverges to infinity, farthest in {worst!r}. {_advice(before, after)}"
-    return Notice("improper", text)
+    end = mean + steps[-1]
+    beyond = np.where(size < np.max(size) / _FAR, end, start + _FAR * (end - start))  # farther where it diverges
+    before, after, last = evaluator.log_densities(np.stack([start, end, beyond])).tolist()
+    if last >= after - np.log(_FAR):  # a density with finite mass falls faster than 1/r; false for NaN
+        text = f"the search for the posterior's mass diverges to infinity, farthest in {worst!r}. "
+        return Notice("improper", text + _advice(before, after))
+    return Notice(
+        "not-found",
+        f"no posterior was found from several starts: the search diverges, farthest in {worst!r}, though the log "
+        "density falls there. Give a `start` where the posterior is likely to be, or bring the parameters to scales "
+        "nearer 1.",
+    )
 
 
 def is_diverging(spreads: list[np.ndarray]) -> bool:

@@ -100,7 +100,7 @@ def sample(
             bound, particle, data = bind(unbound, first, data, start is not None)
             evaluator = Evaluator(bound, particle, even_noise(random[0], CHAINS, bound.space.layout.size), data)
             compile_round_ahead(bound, _num_chains(num_particles), data)
-            nearest_start = find_start(evaluator, chain([first], starts))
+            nearest_start = find_start(random[0], evaluator, chain([first], starts))
         result = _run(random[1:], evaluator, nearest_start, num_particles, settings, bar)
     issue(result.warnings, result)
     if throw and result.status is Status.DIVERGED:

@@ -23,6 +23,7 @@ from .second_component import SecondComponent, find_second_component
 
 CHAINS = 100
 """The number of points in a cloud, and the least number of chains."""
+_MAX_SEARCHES = 4  # from different starts, until one finds a Gaussian
 
 
 def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
@@ -99,7 +100,7 @@ class Start(NamedTuple):
     """The nearest Gaussian, or the reason why there is none."""
 
     vector: np.ndarray
-    """The first candidate with a finite density, in unconstrained coordinates."""
+    """The start of the search, in unconstrained coordinates."""
     nearest: Gaussian
     cloud: Cloud
     """Points of the Gaussian."""
@@ -109,16 +110,19 @@ class Start(NamedTuple):
     """Why no Gaussian was found; `None` where one was."""
 
 
-def find_start(evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
+def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
     """Fit the nearest Gaussian and look for mass that it misses.
 
+    The search begins at the first candidate at which the log density and its gradient are finite. Where it fails, it
+    begins again at points drawn uniformly from (−2, 2) in unconstrained coordinates.
+
     Args:
+        random: draws these points.
         evaluator: of the target.
-        starts: candidates, each the parameters of one particle in constrained coordinates; the first at which the log
-            density and its gradient are finite is used.
+        starts: candidates, each the parameters of one particle in constrained coordinates.
 
     Raises:
-        ValueError: the log density or its gradient is not finite at any of the starts.
+        ValueError: the log density or its gradient is not finite at any of the candidates.
     """
     for start in starts:
         vector = evaluator.unconstrain(in_default_precision(start))
@@ -130,7 +134,15 @@ def find_start(evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
             "`start` must lie where the log density and its gradient are finite, got "
             f"{float(first.log_densities[0])} there. Start inside the support, or declare it with `support=`."
         )
-    nearest, cloud = nearest_gaussian(evaluator, vector, first_precisions(curvature))
-    problem = search_problem(evaluator, nearest, vector)
-    second_component = None if problem else find_second_component(evaluator, nearest)
-    return Start(vector, nearest, cloud, second_component, problem)
+    failed = []
+    for _ in range(_MAX_SEARCHES):
+        nearest, cloud = nearest_gaussian(evaluator, vector, first_precisions(curvature))
+        problem = search_problem(evaluator, nearest, vector)
+        if problem is None:
+            return Start(vector, nearest, cloud, find_second_component(evaluator, nearest), None)
+        failed.append(Start(vector, nearest, cloud, None, problem))
+        vector = random.uniform(-2, 2, len(vector))
+        _, curvature = evaluator.derivatives(np.broadcast_to(vector, evaluator.noise.shape))
+    return next(
+        (start for start in failed if start.problem is not None and start.problem.code == "not-found"), failed[0]
+    )
