@@ -23,6 +23,7 @@ _JITTER = (-1.0, 0.3)
 """The range of the uniform noise on the log step size of each chain in each transition."""
 _MIN_CHAINS_TO_JUMP = 4
 """The fewest chains with jumps: one or two of them jump, by the difference of two others."""
+_DIVERGED = 1000.0  # the loss of energy, in nats, beyond which a trajectory has diverged
 _MEAN_LENGTH = math.pi / 2
 """The mean length of a trajectory: a quarter period, after which a standard Gaussian is independent of its start."""
 
@@ -137,16 +138,21 @@ class Hamiltonian(AbstractSampler):
         leaps = jnp.clip(jnp.ceil(length / step), 1, self.max_leaps).astype(jnp.int32)
         pull, push_back = jax.vmap(self.metric.pull_score), jax.vmap(self.metric.unwhiten)
 
+        def energy_gain(momenta: Array, values: Array) -> Array:
+            return values - state.log_densities - jnp.sum(momenta**2 - noise.momenta**2, axis=1) / 2
+
         def leap(_: Any, moving: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-            points, momenta, _, scores = moving
-            momenta = momenta + steps / 2 * pull(scores)
-            points = points + push_back(steps * momenta)
+            points, momenta, values, scores = moving
+            # A trajectory that has diverged is rejected, and stays: farther away a differential equation is stiff.
+            moves = (energy_gain(momenta, values) > -_DIVERGED)[:, None]
+            halfway = momenta + steps / 2 * pull(scores)
+            points = jnp.where(moves, points + push_back(steps * halfway), points)
             values, scores = _values_and_scores(target, points, batch)
-            return points, momenta + steps / 2 * pull(scores), values, scores
+            return points, jnp.where(moves, halfway + steps / 2 * pull(scores), momenta), values, scores
 
         first = (state.points, noise.momenta, state.log_densities, state.scores)
         points, momenta, values, scores = jax.lax.fori_loop(0, leaps, leap, first)
-        gain = values - state.log_densities - jnp.sum(momenta**2 - noise.momenta**2, axis=1) / 2
+        gain = energy_gain(momenta, values)
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
         accepted = noise.acceptance < probability
         return ChainState(
