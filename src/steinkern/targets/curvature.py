@@ -181,7 +181,10 @@ def _negative_hessian(
     if diagonal:
         entries = -hessian_diagonal(function, point)
         return Diagonal(repaired_values(entries, repair, floor))
-    hessian = -jax.hessian(function)(point)
+    try:
+        hessian = -jax.hessian(function)(point)
+    except TypeError:  # a function that has a custom derivative in reverse mode only, as `odeint`
+        hessian = -jax.jacrev(jax.grad(function))(point)
     return Dense(repaired_matrix((hessian + hessian.T) / 2, repair, floor))
 
 
