@@ -31,7 +31,7 @@ def write_page(path: Path, outcome: Outcome, rivals: Sequence[Line], figures: Ma
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    shared = resources.files("steinkern.results").joinpath("templates")
+    shared = resources.files("steinkern.results.report").joinpath("templates")
     _, record, _ = read_results(path.with_name("results.json"))
     text = templates.get_template("page.html").render(
         style=shared.joinpath("page.css").read_text(encoding="utf-8"),

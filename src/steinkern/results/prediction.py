@@ -155,9 +155,9 @@ def predict(
     check_share("level", level)
     data = as_data(data)
     rows = batch_length(data)
-    if batch_size is None:
-        batch_size = rows if keep_values else _ROWS_AT_A_TIME
-    check_count("batch_size", batch_size)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+    batch_size = batch_size or (rows if keep_values else _ROWS_AT_A_TIME)
     expected = f"`function` must take the parameters, {shapes(particles)}, and one row of `data`, {shapes(data)}"
     with explain_errors(expected, "Was it written for other names, shapes or columns?"):
         computed = _over_rows(function, particles, shared, data, min(batch_size, rows), keep_values)

@@ -47,7 +47,10 @@ def _bound(name: str, value: Any) -> Any:
     """Check a bound: a finite real number, or an array of them; traced values are not checked."""
     if not is_concrete(value):
         return value
-    numbers = np.asarray(value)
+    try:
+        numbers = np.asarray(value)
+    except (TypeError, ValueError):
+        numbers = np.asarray(None)
     real = jnp.issubdtype(numbers.dtype, np.floating) or jnp.issubdtype(numbers.dtype, np.integer)
     if not (real and np.all(np.isfinite(numbers.astype(np.float64)))):
         raise ValueError(
