@@ -134,7 +134,9 @@ def ode(u: Any) -> Any:
             [rates[0] * prey - rates[1] * prey * predators, rates[2] * prey * predators - rates[3] * predators]
         )
 
-    path = odeint(slope, jnp.exp(0.3 * u[4:6]), jnp.linspace(0, 5, N, dtype=u.dtype))
+    times = jnp.linspace(0, 5, N, dtype=u.dtype)
+    # Without a bound on its steps `odeint` may take forever where the equation is stiff, and its adjoint sooner still.
+    path = odeint(slope, jnp.exp(0.3 * u[4:6]), times, rtol=1e-6, atol=1e-5, mxstep=1000)
     shifts = jnp.repeat(u[7:].reshape(3, 2), 4, axis=0)[:N]
     return -0.5 * jnp.sum((POPULATIONS - path - shifts) ** 2) * jnp.exp(-2 * u[6]) - 2 * N * u[6] + standard(u)
 

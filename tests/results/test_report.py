@@ -186,7 +186,7 @@ def test_shared_parameters_are_named_and_the_discrepancy_is_that_of_the_end(tmp_
     html = read(result.report(tmp_path))
     assert "6 numbers in 1 array, point estimates" in html
     assert dict(facts(result))["Method"].startswith("HalfBayesian(sampler=SVGD(")
-    assert "What the particles share was another at earlier steps" in html
+    assert "The shared parameters had other values at earlier steps" in html
     assert flow_of(html)["steps"] == [1, 2]
 
 
