@@ -1,5 +1,6 @@
 """What float32 cannot hold: two tests, beside numbers that are known."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -57,6 +58,6 @@ def test_constrained_coordinates_count_where_they_vary():
 def test_a_scale_far_above_a_large_bound_is_told_by_its_constrained_coordinate():
     space = sk.LogDensity(lambda p: 0.0, support=sk.greater_than(1e7)).bind(np.zeros((), np.float32)).space
     points = np.random.default_rng(0).normal(size=(50, 1)).astype(np.float32)
-    particles = np.stack([np.asarray(space.constrain(point)) for point in points]).astype(np.float32)
+    particles = np.stack([np.asarray(space.constrain(jnp.asarray(point))) for point in points]).astype(np.float32)
     (text,) = notices(points, particles)
     assert "float32 is too coarse" in text

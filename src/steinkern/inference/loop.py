@@ -208,7 +208,7 @@ def capacity(run: Run, loop: LoopState) -> int:
 @compiled
 def advance(
     run: Run, loop: LoopState, num_steps: Int[Array, ""] | np.integer
-) -> tuple[LoopState, tuple[Info, Points | None]]:
+) -> tuple[LoopState, tuple[Info, Float[Array, "k n d"] | None]]:
     """Take `num_steps` steps, or fewer on convergence. The counts are traced: one program serves all.
 
     A step that fails ends the loop with `healthy` False, the number of the steps before it, and the particles after it.

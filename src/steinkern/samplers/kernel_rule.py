@@ -283,7 +283,7 @@ def _metric_for(kernel: AbstractMatrixKernel, curvature: AbstractOperator, dampi
 
 
 def _build_kernel(
-    build: Callable[..., AbstractMatrixKernel], per_block: bool, metric: AbstractMetric, *clouds: Points
+    build: Callable[..., AbstractMatrixKernel], per_block: bool, metric: AbstractMetric, *clouds: Float[Array, "_ d"]
 ) -> AbstractMatrixKernel:
     """`build(metric, *clouds)`; with `per_block` for every block of the metric, on the columns of that block."""
     if not per_block:

@@ -55,7 +55,8 @@ def place_particles(
     """
     draws, whitening = chains.draws, chains.whitening
     half = draws.points.shape[1] // 2  # of the chains, which is also the number of jumps in a transition
-    estimates = moments_by_stein(draws.points, draws.scores, whitening, draws.outside.mean() <= _MAX_EDGE_SHARE * half)
+    smooth = bool(draws.outside.mean() <= _MAX_EDGE_SHARE * half)
+    estimates = moments_by_stein(draws.points, draws.scores, whitening, smooth)
     candidates = draws.points[:, :half].reshape(-1, draws.points.shape[-1])
     white_candidates = whitening.whiten(candidates - estimates.center)
     white = represent(random, white_candidates, num_particles)
