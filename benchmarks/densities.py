@@ -135,7 +135,7 @@ def ode(u: Any) -> Any:
         )
 
     times = jnp.linspace(0, 5, N, dtype=u.dtype)
-    # Without a bound on its steps `odeint` may take forever where the equation is stiff, and its adjoint sooner still.
+    # Without a bound on its steps `odeint` may take forever where the equation is stiff; with one it may take minutes.
     path = odeint(slope, jnp.exp(0.3 * u[4:6]), times, rtol=1e-6, atol=1e-5, mxstep=1000)
     shifts = jnp.repeat(u[7:].reshape(3, 2), 4, axis=0)[:N]
     return -0.5 * jnp.sum((POPULATIONS - path - shifts) ** 2) * jnp.exp(-2 * u[6]) - 2 * N * u[6] + standard(u)
