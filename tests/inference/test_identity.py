@@ -73,9 +73,13 @@ def hoisted(scale: float):
     return options
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="fails on jax 0.9.2; cause not known")
+BEFORE_0_11 = pytest.mark.skipif(
+    jax.__version_info__ < (0, 11), reason="in this mode jax 0.9.2 raises on NumPy constants of a program"
+)
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("simplified", ["0", "1"])
+@pytest.mark.parametrize("simplified", ["0", pytest.param("1", marks=BEFORE_0_11)])
 def test_identities_are_those_of_another_process_that_traced_in_another_order(simplified):
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
