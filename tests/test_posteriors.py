@@ -13,6 +13,7 @@ from benchmarks.posteriors.methods import Outcome
 from benchmarks.posteriors.run import Judgement, rows_of, summary
 from benchmarks.posteriors.target import read_references
 from benchmarks.posteriors.targets import KINDS, TARGETS
+from steinkern.interop.numpyro import from_model
 
 REFERENCES = read_references()
 
@@ -55,9 +56,33 @@ def test_density_and_gradient_are_finite_at_the_start_and_at_the_reference_mean(
     np.testing.assert_allclose(values[:2], reference["made_from"], rtol=1e-5)  # kept to six digits
 
 
+MODELS = [name for name, target in TARGETS.items() if target.model is not None]
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_and_its_functions_are_finite_where_a_chain_may_start_and_the_library_has_its_density(name):
+    target, random = TARGETS[name], np.random.default_rng(0)
+    library = from_model(target.model)
+    points = jnp.asarray(np.stack([target.start, *random.uniform(-2, 2, (4, target.dim))]))
+    assert library.space.layout.size == target.dim
+
+    @jax.jit
+    def evaluate(points):
+        ours = jax.vmap(lambda x: library.log_joint(x, None))(points)
+        return *jax.vmap(jax.value_and_grad(target.log_density))(points), jax.vmap(target.functions)(points), ours
+
+    values, gradients, functions, ours = map(np.asarray, evaluate(points))
+    assert np.isfinite(values).all()
+    assert np.isfinite(gradients).all()
+    assert np.isfinite(functions).all()
+    np.testing.assert_allclose(ours, values, rtol=1e-8)
+
+
 def test_targets_run_in_single_precision():
     for target in TARGETS.values():
-        value = jax.eval_shape(target.log_density, jax.ShapeDtypeStruct((target.dim,), jnp.float32))
+        with jax.enable_x64(target.model is None):  # a model follows the precision of JAX, a density that of its vector
+            value = jax.eval_shape(target.log_density, jax.ShapeDtypeStruct((target.dim,), jnp.float32))
         assert (value.shape, value.dtype) == ((), jnp.float32), target.name
 
 

@@ -23,6 +23,8 @@ class Target:
         dim: d.
         half: "rules": the sampler's rules may be fixed on it; "held out": they may not.
         note: What it is, and what is hard about it.
+        model: Where it is a NumPyro model, the model, which takes no arguments.
+        functions: Of one vector (d,): what a user derives from it, a vector whose moments are graded too.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Target:
     dim: int
     half: Half
     note: str
+    model: Callable[[], Any] | None = None
+    functions: Callable[[Any], Any] | None = None
 
     @property
     def start(self) -> np.ndarray:
