@@ -4,14 +4,20 @@ Where there is a closed form it is taken: for the Gaussians, the funnel, the ban
 are integrated on a grid. The rest is long runs of NumPyro's NUTS in double precision: four chains with a dense mass
 matrix, in coordinates whitened by the Hessian at the mode, until R-hat is below 1.01 and the effective number of draws
 of every coordinate and of its square suffices, or each chain has 24,000 draws: what was reached is in the file.
-Centered hierarchies are run non-centered and mapped back. The same file holds how many gradients a warm-up of 1000
+Centered hierarchies are run non-centered and mapped back.
+
+NumPyro models are run by two samplers, NumPyro's NUTS and BlackJAX's, each with eight chains from uniform starts and
+its own warm-up. The reference is the moments of all their draws, functions of the parameters included; how far the
+samplers are apart is in the file. The same file holds how many gradients a warm-up of 1000
 iterations takes, from the naive start and with NumPyro's defaults.
 
     python -m benchmarks references --json benchmarks/results/references.json --resume
 """
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -22,6 +28,7 @@ import numpy as np
 from ..bench import Answer, Benchmark, Row
 from . import minibatch, shapes
 from .mode import find_mode
+from .nuts import Chains
 from .target import Target
 from .targets import TARGETS
 
@@ -31,6 +38,12 @@ DRAWS = 4000  # a round and chain
 ROUNDS = 6
 ENOUGH = 10_000  # effective draws of every coordinate: the mean is known to 0.01 sd
 ENOUGH_SQUARES = 4_000  # of every squared deviation
+MODEL_CHAINS = 8  # of a model, together
+MODEL_WARMUP = 600
+MODEL_DRAWS = 250  # a round and chain
+MODEL_ROUNDS = 16
+MODEL_ENOUGH = 2_500  # of each of two samplers
+MAX_DENSE = 60  # coordinates; a diagonal mass matrix for more
 Map = Callable[[Any], Any]
 
 
@@ -60,12 +73,25 @@ def _four_modes() -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(weights @ (centres**2 + sds[:, None] ** 2) - mean**2)
 
 
+def _dirichlet() -> tuple[np.ndarray, np.ndarray]:
+    """The stick's parts are Beta(a_k, a_k+1 + … + a_K), and NumPyro's coordinates their logits plus log(K - k)."""
+    from scipy.special import digamma, polygamma
+
+    a = 0.1 + np.array([2.0, 2, 0, 1, 0, 0, 0, 0, 0, 0])
+    rest = np.cumsum(a[::-1])[::-1][1:]
+    of_logits = digamma(a[:-1]) - digamma(rest) + np.log(np.arange(9, 0, -1)), polygamma(1, a[:-1]) + polygamma(1, rest)
+    seen = np.append(a[[0, 1, 3]], a.sum() - a[[0, 1, 3]].sum()) / a.sum()
+    variances = np.concatenate([of_logits[1], seen * (1 - seen) / (a.sum() + 1)])
+    return np.concatenate([of_logits[0], seen]), np.sqrt(variances)
+
+
 CLOSED: dict[str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], str]] = {
     "gaussian-anisotropic": (lambda: _gaussian(shapes.ANISOTROPIC), "closed form: the Gaussian's own moments"),
     "gaussian-100": (lambda: _gaussian(shapes.WIDE), "closed form: the Gaussian's own moments"),
     "funnel": (_funnel, "closed form: moments of a log-normal variance"),
     "banana": (_banana, "closed form: moments of a squared Gaussian"),
     "four-modes": (_four_modes, "closed form: moments of a mixture of Gaussians"),
+    "sparse-dirichlet": (_dirichlet, "closed form: independent beta variables, their logits shifted"),
 }
 
 
@@ -100,7 +126,72 @@ def _growth(x: Any) -> tuple[Any, Any]:
     return jnp.concatenate([x[:5], lines.reshape(20)]), 10 * jnp.sum(x[2:4])
 
 
-REWRITTEN: dict[str, Callable[[Any], tuple[Any, Any]]] = {"schools-centred": _schools, "growth-centred": _growth}
+def _horseshoe(x: Any) -> tuple[Any, Any]:
+    """Coefficients over their prior scale, from ones that are also over what the 50 rows tell."""
+    log_lam, log_precision, log_tau, w = x[:32], x[32], x[33], x[34:]
+    shrunk = -0.5 * jnp.log1p(50 * jnp.exp(2 * (log_tau + log_lam) + log_precision))
+    return jnp.concatenate([x[:34], w * jnp.exp(shrunk)]), jnp.sum(shrunk)
+
+
+def _cells(x: Any) -> tuple[Any, Any]:
+    scales = jnp.repeat(x[78:][jnp.array([1, 2, 0])], np.array([5, 60, 12]), total_repeat_length=77)
+    return jnp.concatenate([x[:77] * jnp.exp(scales), x[77:]]), jnp.sum(scales)
+
+
+def _scale_of_36(x: Any) -> tuple[Any, Any]:
+    return jnp.concatenate([x[36] + jnp.exp(x[37]) * x[:36], x[36:]]), 36 * x[37]
+
+
+def _volatility(x: Any) -> tuple[Any, Any]:
+    level, logit, log_step = x[147:]
+    log_first = log_step - 0.5 * jnp.log1p(-(jax.nn.sigmoid(logit) ** 2))
+
+    def follow(h: Any, z: Any) -> tuple[Any, Any]:
+        h = level + jax.nn.sigmoid(logit) * (h - level) + jnp.exp(log_step) * z
+        return h, h
+
+    first = level + jnp.exp(log_first) * x[0]
+    _, rest = jax.lax.scan(follow, first, x[1:147])
+    return jnp.concatenate([first[None], rest, x[147:]]), log_first + 146 * log_step
+
+
+REWRITTEN: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+    "schools-centred": _schools,
+    "growth-centred": _growth,
+    "horseshoe": _horseshoe,
+    "cells": _cells,
+    "scale-of-36": _scale_of_36,
+    "volatility-147": _volatility,
+}
+
+
+def _in_easier_coordinates(target: Target) -> tuple[Map, Map]:
+    """The log density in coordinates that a chain finds easy, and the map from them to the target's own."""
+    rewrite = REWRITTEN.get(target.name, lambda x: (x, 0.0))
+
+    def log_density(x: Any) -> Any:
+        point, log_determinant = rewrite(x)
+        return target.log_density(point) + log_determinant
+
+    return log_density, lambda x: rewrite(x)[0]
+
+
+def _draw_enough(
+    rounds: Iterator[np.ndarray], most: int, enough: int, squares: int
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Draws (chains, draws, d) of as many rounds as it takes, and what they reach."""
+    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+    parts: list[np.ndarray] = []
+    for part in islice(rounds, most):
+        parts.append(part)
+        points = np.concatenate(parts, axis=1)
+        deviations = (points - points.mean((0, 1))) ** 2
+        ess, ess_squares = (float(effective_sample_size(each).min()) for each in (points, deviations))
+        r_hat = float(max(split_gelman_rubin(points).max(), split_gelman_rubin(deviations).max()))
+        if r_hat < 1.01 and ess >= enough and ess_squares >= squares:
+            break
+    return points, {"r_hat": round(r_hat, 5), "ess": round(ess), "ess_of_squares": round(ess_squares)}
 
 
 def _whitening(log_density: Map, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -113,45 +204,120 @@ def _whitening(log_density: Map, start: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def by_nuts(target: Target) -> dict[str, Any]:
     """Four long chains; how many draws they took, R-hat and the effective numbers are in the answer."""
-    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
-
-    from .nuts import Chains
-
-    rewrite = REWRITTEN.get(target.name, lambda x: (x, 0.0))
-
-    def easier(x: Any) -> Any:
-        point, log_determinant = rewrite(x)
-        return target.log_density(point) + log_determinant
-
+    easier, back = _in_easier_coordinates(target)
     centre, root = _whitening(easier, target.start)
 
     def from_whitened(z: Any) -> Any:
         return jnp.asarray(centre) + jnp.asarray(root) @ z
 
     chains = Chains(lambda z: easier(from_whitened(z)), WARMUP, dense_mass=True, target_accept_prob=0.9)
-    back = jax.jit(jax.vmap(lambda z: rewrite(from_whitened(z))[0]))
-    by_chain: list[list[np.ndarray]] = []
-    streams = []
-    for chain_key in jr.split(jr.key(2024), CHAINS):
-        start_key, run_key = jr.split(chain_key)
-        streams.append(chains.run(run_key, np.asarray(jr.normal(start_key, (target.dim,)))))
-        by_chain.append([])
-        _take(streams[-1], WARMUP)
-    for _ in range(ROUNDS):
-        for stream, draws in zip(streams, by_chain, strict=True):
-            draws.append(np.asarray(back(_take(stream, DRAWS))))
-        points = np.stack([np.concatenate(draws) for draws in by_chain])  # (chains, draws, d)
-        mean, sd = points.mean((0, 1)), points.std((0, 1))
-        ess = float(effective_sample_size(points).min())
-        ess_squares = float(effective_sample_size((points - mean) ** 2).min())
-        r_hat = float(max(split_gelman_rubin(points).max(), split_gelman_rubin((points - mean) ** 2).max()))
-        if r_hat < 1.01 and ess >= ENOUGH and ess_squares >= ENOUGH_SQUARES:
-            break
+    to_points = jax.jit(jax.vmap(lambda z: back(from_whitened(z))))
+
+    def rounds() -> Iterator[np.ndarray]:
+        streams = []
+        for chain_key in jr.split(jr.key(2024), CHAINS):
+            start_key, run_key = jr.split(chain_key)
+            streams.append(chains.run(run_key, np.asarray(jr.normal(start_key, (target.dim,)))))
+            _take(streams[-1], WARMUP)
+        while True:
+            yield np.stack([np.asarray(to_points(_take(stream, DRAWS))) for stream in streams])
+
+    points, checks = _draw_enough(rounds(), ROUNDS, ENOUGH, ENOUGH_SQUARES)
     how = f"NUTS: {CHAINS} chains of {points.shape[1]} draws after {WARMUP}, dense, whitened at the mode"
     if target.name in REWRITTEN:
         how += ", non-centered and mapped back"
-    checks = {"r_hat": round(r_hat, 5), "ess": round(ess), "ess_of_squares": round(ess_squares)}
-    return {"how": how, **_moments(mean, sd), **checks}
+    return {"how": how, **_moments(points.mean((0, 1)), points.std((0, 1))), **checks}
+
+
+def _numpyro_rounds(log_density: Map, dim: int) -> Iterator[Any]:
+    from numpyro.infer import MCMC, NUTS
+
+    kernel = NUTS(potential_fn=lambda x: -log_density(x), dense_mass=dim <= MAX_DENSE, target_accept_prob=0.9)
+    mcmc = MCMC(
+        kernel, num_warmup=MODEL_WARMUP, num_samples=MODEL_DRAWS, num_chains=MODEL_CHAINS, chain_method="vectorized",
+        progress_bar=False,
+    )  # fmt: skip
+    starts = jr.uniform(jr.key(1), (MODEL_CHAINS, dim), minval=-2.0, maxval=2.0)
+    mcmc.run(jr.key(2024), init_params=starts)
+    while True:
+        yield mcmc.get_samples(group_by_chain=True)
+        mcmc.post_warmup_state = mcmc.last_state
+        mcmc.run(mcmc.last_state.rng_key)
+
+
+def _blackjax_rounds(log_density: Map, dim: int) -> Iterator[Any]:
+    """All chains go on with the step size and mass of the one whose step size is the median; a round is dropped."""
+    import blackjax
+
+    adaptation = blackjax.window_adaptation(
+        blackjax.nuts,
+        log_density,
+        is_mass_matrix_diagonal=dim > MAX_DENSE,
+        target_acceptance_rate=0.9,
+        initial_step_size=0.01,  # with a large one the first moves end far from everything
+    )
+    kernel = blackjax.nuts.build_kernel()
+
+    @jax.jit
+    @jax.vmap
+    def warm_up(key: Any, start: Any) -> Any:
+        (state, options), _ = adaptation.run(key, start, num_steps=MODEL_WARMUP)
+        return state, options
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=(0, 0, None))
+    def advance(key: Any, state: Any, options: Any) -> Any:
+        def step(state: Any, key: Any) -> Any:
+            state, _ = kernel(key, state, log_density, **options)
+            return state, state.position
+
+        return jax.lax.scan(step, state, jr.split(key, MODEL_DRAWS))
+
+    start_key, *keys = jr.split(jr.key(4048), 1 + 2 + MODEL_ROUNDS)
+    starts = jr.uniform(start_key, (MODEL_CHAINS, dim), minval=-2.0, maxval=2.0)
+    state, options = warm_up(jr.split(keys[0], MODEL_CHAINS), starts)
+    middle = np.argsort(options["step_size"])[MODEL_CHAINS // 2]
+    options = jax.tree.map(lambda leaf: leaf[middle], options)
+    for number, key in enumerate(keys[1:]):
+        state, draws = advance(jr.split(key, MODEL_CHAINS), state, options)
+        if number > 0:
+            yield draws
+
+
+def by_two_samplers(target: Target) -> dict[str, Any]:
+    """The moments of all draws of two samplers, the smaller effective numbers, and how far the samplers are apart."""
+    easier, back = _in_easier_coordinates(target)
+
+    @jax.jit
+    def look(draws: Any) -> Any:
+        def values(x: Any) -> Any:
+            return jnp.concatenate([back(x), target.functions(back(x))])
+
+        return jax.lax.map(jax.vmap(values), draws)
+
+    draws, checks = [], []
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # inside NumPyro and BlackJAX
+        for rounds in (_numpyro_rounds, _blackjax_rounds):
+            values = (np.asarray(look(part)) for part in rounds(easier, target.dim))
+            of_sampler, reached = _draw_enough(values, MODEL_ROUNDS, MODEL_ENOUGH, MODEL_ENOUGH)
+            draws.append(of_sampler.reshape(-1, of_sampler.shape[2]))
+            checks.append(reached)
+    together = np.concatenate(draws)
+    sd = together.std(0)
+    apart = {
+        "means_apart": float(np.max(np.abs(draws[0].mean(0) - draws[1].mean(0)) / sd)),
+        "sds_apart": float(np.max(np.abs(draws[0].std(0) - draws[1].std(0)) / sd)),
+    }
+    how = " and ".join(
+        f"{name}'s NUTS: {len(each) // MODEL_CHAINS} draws"
+        for name, each in zip(("NumPyro", "BlackJAX"), draws, strict=True)
+    )
+    how += f" of each of {MODEL_CHAINS} chains after {MODEL_WARMUP}"
+    if target.name in REWRITTEN:
+        how += ", in easier coordinates and mapped back"
+    worst = {"r_hat": max, "ess": min, "ess_of_squares": min}
+    reached = {name: of(each[name] for each in checks) for name, of in worst.items()}
+    return {"how": how, **_moments(together.mean(0), sd), **reached, **{k: round(v, 4) for k, v in apart.items()}}
 
 
 def _take(stream: Any, count: int) -> np.ndarray:
@@ -163,11 +329,13 @@ def _take(stream: Any, count: int) -> np.ndarray:
 
 
 def warmup_gradients(target: Target) -> dict[str, int]:
-    """Gradients, one after the other, of 1000 iterations of warm-up from the naive start, with NumPyro's defaults."""
-    from .nuts import Chains
+    """Gradients, one after the other, of 1000 iterations of warm-up from the naive start, with NumPyro's defaults.
 
+    Of a model with the diagonal mass matrix alone.
+    """
     counts = {}
-    for name, dense in (("diagonal", False), ("dense", True)):
+    kinds = {"diagonal": False, "dense": True} if target.model is None else {"diagonal": False}
+    for name, dense in kinds.items():
         _, counts[name] = Chains(target.log_density, 1000, dense_mass=dense).draws(jr.key(1), target.start, 0)
     return counts
 
@@ -185,9 +353,12 @@ def other_point(target: Target) -> np.ndarray:
 
 
 def fingerprint(target: Target) -> list[float]:
-    """What a reference is made from: the log density at two points, to six digits. Another target has others."""
+    """What a reference is made from, to six digits: the log density at two points, and the sums of the functions."""
     points = jnp.asarray(np.stack([target.start, other_point(target)]))
-    return [float(f"{float(value):.6g}") for value in jax.jit(jax.vmap(target.log_density))(points)]
+    values = [*jax.jit(jax.vmap(target.log_density))(points)]
+    if target.functions is not None:
+        values += [*jax.jit(jax.vmap(lambda x: jnp.sum(target.functions(x))))(points)]
+    return [float(f"{float(value):.6g}") for value in values]
 
 
 def reference(target: Target) -> dict[str, Any]:
@@ -196,7 +367,7 @@ def reference(target: Target) -> dict[str, Any]:
         return {"how": how, **_moments(*moments())}
     if target.name in ON_A_GRID:
         return {"how": "quadrature: 1201 x 1201 points along the axes at the mode", **_moments(*on_a_grid(target))}
-    return by_nuts(target)
+    return by_nuts(target) if target.model is None else by_two_samplers(target)
 
 
 def run(case: str, method: str, options: Namespace) -> Answer:
