@@ -1,10 +1,15 @@
-"""The methods that are compared, each with nothing tuned: from a target and a key to means, sds and what they cost."""
+"""The methods that are compared, each with nothing tuned: from a target and a key to means, sds and what they cost.
+
+A NumPyro model goes to `sample` and `fit` without a start, and to NUTS from a uniform(-2, 2) point, where NumPyro
+starts its chains. Other methods need a start, and are not run on models.
+"""
 
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -13,9 +18,11 @@ import jax.random as jr
 import numpy as np
 
 import steinkern as sk
+from steinkern.interop.numpyro import from_model
 
 from ..outcome import cost_of, warnings_of
 from .mode import find_mode
+from .nuts import CHUNK, Chains
 from .target import Target
 
 PARTICLES = 100
@@ -29,8 +36,8 @@ class Outcome:
     """Moments that a method found, NaN where it failed, and its cost.
 
     Args:
-        mean: (d,).
-        sd: (d,).
+        mean: (d,), and those of the target's functions after them.
+        sd: as `mean`.
         gradients: evaluations of the gradient at one point.
         hessians: evaluations of the Hessian at one point, beside the gradients.
         values: evaluations of the log density alone.
@@ -38,6 +45,8 @@ class Outcome:
         warnings: what the method itself said against its answer.
         seconds: wall time, compilation included.
         processor_seconds: of all threads of the process, compilation included; about the same on a busy machine.
+        points: (n, d), where the target has functions.
+        dim: d.
     """
 
     mean: np.ndarray
@@ -49,38 +58,56 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     processor_seconds: float = 0.0
+    points: np.ndarray | None = None
+    dim: int = 0
 
     @property
     def evaluations(self) -> int:
         """Gradients, a Hessian counted as d of them."""
-        return self.gradients + self.mean.size * self.hessians
+        return self.gradients + (self.dim or self.mean.size) * self.hessians
 
 
 def _failed(target: Target, *why: str, **cost: int) -> Outcome:
-    nothing = np.full(target.dim, np.nan)
-    return Outcome(nothing, nothing, warnings=why, **cost)
+    return _of_points(np.full((1, target.dim), np.nan), warnings=why, **cost)
+
+
+def _of_points(points: np.ndarray, **others: Any) -> Outcome:
+    return Outcome(points.mean(0), points.std(0), points=points, dim=points.shape[1], **others)
 
 
 def _of(result: Any, **cost: float) -> Outcome:
-    points = np.asarray(result.points, np.float64)
-    return Outcome(points.mean(0), points.std(0), warnings=tuple(warnings_of(result)), **cost)
+    return _of_points(np.asarray(result.points, np.float64), warnings=tuple(warnings_of(result)), **cost)
+
+
+def with_functions(outcome: Outcome, target: Target) -> Outcome:
+    """The moments of the target's functions too, at the same points."""
+    if target.functions is None:
+        return outcome
+    values = jax.jit(lambda points: jax.lax.map(target.functions, points))(jnp.asarray(outcome.points))
+    both = np.concatenate([outcome.points, values], axis=1)
+    return replace(outcome, mean=both.mean(0), sd=both.std(0), points=None)
+
+
+def _problem(target: Target) -> tuple[Any, Any]:
+    """A model, which needs no start; or a log density, and zeros."""
+    if target.model is None:
+        return target.log_density, jnp.asarray(target.start)
+    return from_model(target.model), None
 
 
 def ours(target: Target, key: Any) -> Outcome:
     """`sample` with its defaults."""
-    result = sk.sample(key, target.log_density, jnp.asarray(target.start), num_particles=PARTICLES)
+    problem, start = _problem(target)
+    result = sk.sample(key, problem, start, num_particles=PARTICLES, throw=False)
     return _of(result, **cost_of(result))
 
 
 def stein(target: Target, key: Any, particles: int = PARTICLES) -> Outcome:
     """`fit` without a sampler: Matrix-SVGD with everything chosen, and its comparison with chains."""
-    start = jnp.asarray(target.start)
-    try:
-        result = sk.fit(
-            key, target.log_density, start=start, num_particles=particles, record_every=100, progress=False, throw=False
-        )  # fmt: skip
-    except ValueError as error:  # no Gaussian was found
-        return _failed(target, str(error))
+    problem, start = _problem(target)
+    result = sk.fit(
+        key, problem, start=start, num_particles=particles, record_every=100, progress=False, throw=False
+    )  # fmt: skip
     return _of(result, **cost_of(result))
 
 
@@ -88,13 +115,10 @@ def svgd(target: Target, key: Any) -> Outcome:
     """Vanilla SVGD from the same start, with N(0, I) around it."""
     start_key, fit_key = jr.split(key)
     particles = jnp.asarray(target.start) + jr.normal(start_key, (PARTICLES, target.dim))
-    try:
-        result = sk.fit(
-            fit_key, target.log_density, sk.svgd(), particles, num_steps=SVGD_STEPS, record_every=SVGD_STEPS,
-            progress=False, throw=False,
-        )  # fmt: skip
-    except ValueError as error:  # first particles where the density or its gradient is not finite
-        return _failed(target, str(error))
+    result = sk.fit(
+        fit_key, target.log_density, sk.svgd(), particles, num_steps=SVGD_STEPS, record_every=SVGD_STEPS,
+        progress=False, throw=False,
+    )  # fmt: skip
     return _of(result, gradients=PARTICLES * SVGD_STEPS, sequential=SVGD_STEPS)
 
 
@@ -133,7 +157,7 @@ def nuts(target: Target, key: Any, budget: int, warmup_gradients: int) -> Outcom
     points, steps = np.zeros((0, target.dim)), np.zeros(0, int)
     while num_warmup > 0:
         parts = []
-        for part in _chains(target.log_density, num_warmup).run(key, target.start):
+        for part in _chains(target.log_density, num_warmup).run(key, _first_point(target, key)):
             parts.append(part)
             if sum(int(counts.sum()) for _, counts in parts) >= budget:
                 break
@@ -146,14 +170,24 @@ def nuts(target: Target, key: Any, budget: int, warmup_gradients: int) -> Outcom
     if len(points) < FEWEST_DRAWS:
         return _failed(target, f"fewer than {FEWEST_DRAWS} draws within the budget", gradients=budget)
     spent = int(steps.sum())
-    return Outcome(points.mean(0), points.std(0), gradients=spent, sequential=spent)
+    return _of_points(points, gradients=spent, sequential=spent)
+
+
+def nuts_1000(target: Target, key: Any) -> Outcome:
+    """One chain of NUTS as NumPyro's users run it: 1000 iterations of warm-up and 1000 draws, all else by default."""
+    chain = _chains(target.log_density, 1000).run(key, _first_point(target, key))
+    points, steps = (np.concatenate(column) for column in zip(*islice(chain, 2000 // CHUNK), strict=True))
+    return _of_points(points[1000:], gradients=int(steps.sum()), sequential=int(steps.sum()))
+
+
+def _first_point(target: Target, key: Any) -> np.ndarray:
+    uniform = jr.uniform(key, (target.dim,), minval=-2.0, maxval=2.0)
+    return target.start if target.model is None else np.asarray(uniform)
 
 
 @lru_cache(maxsize=4)
-def _chains(log_density: Callable[[Any], Any], num_warmup: int) -> Any:
+def _chains(log_density: Callable[[Any], Any], num_warmup: int) -> Chains:
     """Compiled once for a target, so that a second call does not compile."""
-    from .nuts import Chains
-
     return Chains(log_density, num_warmup)
 
 
@@ -166,17 +200,23 @@ METHODS: dict[str, Callable[[Target, Any], Outcome]] = {
     "svgd": svgd,
     "laplace": laplace,
     "pathfinder": pathfinder,
+    "nuts-1000": nuts_1000,
 }
 """Those that need nothing but the target; `nuts` needs the budget of `ours` too."""
 
 NAMES = (*METHODS, "nuts")
+OF_MODELS = ("ours", "stein", "nuts-1000", "nuts")
+"""Those that are run on NumPyro models."""
 
 
 def run_method(name: str, target: Target, seed: int, budget: int = 0, warmup_gradients: int = 1) -> Outcome:
-    """One method on one target. Warnings are caught: those of ours are part of its answer."""
+    """One method on one target. Warnings and errors are caught: those of ours are part of its answer."""
     begin, work, key = time.perf_counter(), time.process_time(), jr.key(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outcome = nuts(target, key, budget, warmup_gradients) if name == "nuts" else METHODS[name](target, key)
+        try:
+            outcome = nuts(target, key, budget, warmup_gradients) if name == "nuts" else METHODS[name](target, key)
+        except ValueError as error:  # no start was found, or particles where the density is not finite
+            outcome = _failed(target, str(error))
     seconds, processor_seconds = time.perf_counter() - begin, time.process_time() - work
-    return replace(outcome, seconds=seconds, processor_seconds=processor_seconds)
+    return replace(with_functions(outcome, target), seconds=seconds, processor_seconds=processor_seconds)
