@@ -1,16 +1,17 @@
 """The benchmark of everyday posteriors: targets and references fit together. Nothing long is run."""
 
 from collections import Counter
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.posteriors import minibatch, references, shapes
+from benchmarks.posteriors import methods, minibatch, references, shapes
 from benchmarks.posteriors.bends import TARGETS as BENDS
-from benchmarks.posteriors.methods import Outcome
-from benchmarks.posteriors.run import Judgement, rows_of, summary
+from benchmarks.posteriors.methods import Outcome, with_functions
+from benchmarks.posteriors.run import BENCHMARKS, Judgement, rows_of, summary
 from benchmarks.posteriors.target import read_references
 from benchmarks.posteriors.targets import KINDS, TARGETS
 from steinkern.interop.numpyro import from_model
@@ -29,7 +30,7 @@ def evaluated():
     """
     points = {}
     for name, target in TARGETS.items():
-        rows = [target.start, references.other_point(target), np.array(REFERENCES[name]["mean"])]
+        rows = [target.start, references.other_point(target), np.array(REFERENCES[name]["mean"][: target.dim])]
         if name in GAUSSIANS:
             mean, covariance = GAUSSIANS[name]
             rows += [mean, *(mean + covariance)]
@@ -48,12 +49,19 @@ def evaluated():
 @pytest.mark.parametrize("name", TARGETS)
 def test_density_and_gradient_are_finite_at_the_start_and_at_the_reference_mean(name, evaluated):
     target, reference = TARGETS[name], REFERENCES[name]
-    assert len(reference["mean"]) == len(reference["sd"]) == target.dim
+    num_functions = 0 if target.functions is None else jax.eval_shape(target.functions, target.start).size
+    assert len(reference["mean"]) == len(reference["sd"]) == target.dim + num_functions
     values, gradients = evaluated[name]
     assert (values.dtype, gradients.dtype) == (np.float64, np.float64)
     assert np.isfinite(values).all()
     assert np.isfinite(gradients).all()
-    np.testing.assert_allclose(values[:2], reference["made_from"], rtol=1e-5)  # kept to six digits
+    np.testing.assert_allclose(values[:2], reference["made_from"][:2], rtol=1e-5)  # kept to six digits
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.functions is not None])
+def test_a_reference_is_of_the_functions_that_the_target_has(name):
+    np.testing.assert_allclose(REFERENCES[name]["made_from"], references.fingerprint(TARGETS[name]), rtol=1e-5)
 
 
 MODELS = [name for name, target in TARGETS.items() if target.model is not None]
@@ -96,6 +104,68 @@ def test_references_are_complete_and_converged():
             assert reference["r_hat"] < 1.01, name
             assert reference["ess"] > 2500, name  # a standard error of the mean below 0.02 sd
             assert reference["ess_of_squares"] > 2000, name
+        if "means_apart" in reference:  # two samplers
+            assert reference["r_hat"] < 1.02, name
+            assert min(reference["ess"], reference["ess_of_squares"]) > 2000, name
+            assert max(reference["means_apart"], reference["sds_apart"]) < 0.1, name
+    assert {name for name in MODELS if "means_apart" not in REFERENCES[name]} == {"sparse-dirichlet"}
+
+
+def test_the_posterior_of_the_dirichlet_is_of_independent_beta_variables():
+    """The density of a logit of Beta(a, b) is σᵃ(1 - σ)ᵇ; the moments of the reference follow."""
+    observed = np.array([2.0, 2, 0, 1, 0, 0, 0, 0, 0, 0]) + 0.1
+    points = np.random.default_rng(0).uniform(-3, 3, (6, 9))
+    logits = points - np.log(np.arange(9.0, 0.0, -1.0))
+    after = observed.sum() - np.cumsum(observed)[:-1]
+    logs = -np.logaddexp(0, -logits) @ observed[:-1] - np.logaddexp(0, logits) @ after
+    values = jax.vmap(TARGETS["sparse-dirichlet"].log_density)(jnp.asarray(points))
+    np.testing.assert_allclose(values - values[0], logs - logs[0], atol=1e-9)
+    reference = REFERENCES["sparse-dirichlet"]
+    draws = np.random.default_rng(1).beta(observed[0], after[0], 200_000)
+    logits = np.log(draws / (1 - draws)) + np.log(9.0)
+    moments = [reference["mean"][0], reference["sd"][0], reference["mean"][9], reference["sd"][9]]
+    np.testing.assert_allclose([logits.mean(), logits.std(), draws.mean(), draws.std()], moments, rtol=0.02)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", references.REWRITTEN)
+def test_easier_coordinates_of_a_reference_have_the_log_determinant_of_their_map(name):
+    rewrite = references.REWRITTEN[name]
+    point = jnp.asarray(np.random.default_rng(0).normal(size=TARGETS[name].dim) / 2)
+    sign, log_determinant = jnp.linalg.slogdet(jax.jit(jax.jacfwd(lambda x: rewrite(x)[0]))(point))
+    assert abs(sign) == 1
+    np.testing.assert_allclose(rewrite(point)[1], log_determinant, rtol=1e-9)
+
+
+def test_functions_are_graded_at_the_points_beside_the_coordinates():
+    target = TARGETS["horseshoe"]
+    points = np.random.default_rng(0).normal(size=(20, target.dim))
+    outcome = with_functions(Outcome(points.mean(0), points.std(0), hessians=2, points=points, dim=66), target)
+    assert outcome.evaluations == 132
+    library = from_model(target.model)
+    particles = jax.vmap(library.space.constrain)(jnp.asarray(points))
+    beta = library.sites(particles)["beta"]
+    np.testing.assert_allclose(outcome.mean, [*points.mean(0), *beta.mean(0), (particles["precision"] ** -0.5).mean()])
+    right = {"mean": outcome.mean, "sd": outcome.sd}
+    assert Judgement.of(outcome.mean, outcome.sd, right).within((0.1, 0.9, 1.1))
+    wide = np.append(outcome.sd[:-1], 2 * outcome.sd[-1])
+    assert not Judgement.of(outcome.mean, wide, right).within((0.35, 0.7, 1.4))
+
+
+def test_models_are_run_without_a_start_and_what_cannot_be_found_is_an_outcome(monkeypatch):
+    calls = []
+
+    def refuse(key, problem, start, **options):
+        calls.append((type(problem).__name__, start))
+        raise ValueError("no start was found")
+
+    monkeypatch.setattr(methods.sk, "sample", refuse)
+    outcome = methods.run_method("ours", TARGETS["sparse-dirichlet"], 0)
+    assert calls == [("NumPyroTarget", None)]
+    assert outcome.warnings == ("no start was found",)
+    assert outcome.mean.shape == (13,)
+    assert np.isnan(outcome.mean).all()
+    assert {method for case, method in BENCHMARKS["posteriors"].pairs if case in MODELS} == set(methods.OF_MODELS)
 
 
 def test_halves_are_of_equal_size_and_each_has_every_kind():
@@ -160,6 +230,9 @@ def test_rows_count_a_hessian_as_d_gradients_and_the_summary_counts_by_half():
     assert found["all", "ours", "excellent_targets"] == 1
     assert found["held out", "svgd", "good_targets"] == 0
     assert found["all", "svgd", "silent_failures"] == 1
+    alarms = rows_of("banana", "ours", [replace(right, warnings=("a warning",)), right], reference)
+    assert {row[:3]: row.mean for row in summary(alarms)}["all", "ours", "excellent_alarms"] == 1
+    assert found["all", "ours", "excellent_alarms"] == found["all", "svgd", "excellent_alarms"] == 0
     assert ("rules", "ours", "targets") not in found
 
 

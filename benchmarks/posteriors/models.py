@@ -28,10 +28,10 @@ def free_values(model: Callable[[], Any], x: Any) -> dict[str, Any]:
         latent = {name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
         return {name: dist.biject_to(latent[name]["fn"].support).inv(latent[name]["value"]) for name in sorted(latent)}
 
-    drawn = jax.eval_shape(draw)
-    ends = np.cumsum([value.size for value in drawn.values()])
+    values = jax.eval_shape(draw)
+    ends = np.cumsum([value.size for value in values.values()])
     parts = jnp.split(x, ends[:-1])
-    return {name: part.reshape(drawn[name].shape) for name, part in zip(drawn, parts, strict=True)}
+    return {name: part.reshape(values[name].shape) for name, part in zip(values, parts, strict=True)}
 
 
 def of_model(
@@ -185,8 +185,8 @@ def scale_of_36() -> Target:
 def crossed() -> Target:
     rng = np.random.default_rng(66)
     judge, item = (each.ravel() for each in np.meshgrid(np.arange(24), np.arange(16), indexing="ij"))
-    seen = rng.uniform(size=judge.size) < 0.6
-    judge, item = judge[seen], item[seen]
+    rated = rng.uniform(size=judge.size) < 0.6
+    judge, item = judge[rated], item[rated]
     scores = 5.0 + 0.8 * rng.normal(size=24)[judge] + 1.3 * rng.normal(size=16)[item] + rng.normal(size=judge.size)
 
     def model():

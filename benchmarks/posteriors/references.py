@@ -353,11 +353,11 @@ def other_point(target: Target) -> np.ndarray:
 
 
 def fingerprint(target: Target) -> list[float]:
-    """What a reference is made from, to six digits: the log density at two points, and the sums of the functions."""
+    """What a reference is made from, to six digits: the log density at two points, and the norms of the functions."""
     points = jnp.asarray(np.stack([target.start, other_point(target)]))
     values = [*jax.jit(jax.vmap(target.log_density))(points)]
     if target.functions is not None:
-        values += [*jax.jit(jax.vmap(lambda x: jnp.sum(target.functions(x))))(points)]
+        values += [*jax.jit(jax.vmap(lambda x: jnp.linalg.norm(target.functions(x))))(points)]
     return [float(f"{float(value):.6g}") for value in values]
 
 

@@ -1,10 +1,11 @@
 """Everyday posteriors with nothing tuned: `sample`, and `fit` without a sampler, beside other methods.
 
-All methods start from zeros, but NumPyro models have no start; their functions are judged as their coordinates are.
-Errors of means are in reference standard deviations. "Good" is a largest error of the
-means below 0.35 and every ratio of standard deviations in 0.7 to 1.4, "excellent" below 0.1 and in 0.9 to 1.1; a target
-counts where every seed does. NUTS has as many gradients as `sample` used, a Hessian counted as d of them: those of the
-file of `--json`, or of the stored results. The dtype is float64, and float32 with `--precision float32`.
+All methods start from zeros; NumPyro models have no start, and functions of their parameters are judged as coordinates
+are. Errors of means are in reference standard deviations. "Good" is a largest error of the means below 0.35 and every
+ratio of standard deviations in 0.7 to 1.4, "excellent" below 0.1 and in 0.9 to 1.1; a target counts where every seed
+does. NUTS has as many gradients as `sample` used, a Hessian counted as d of them: those of the file of `--json`, or of
+the stored results; `nuts-1000` is a chain of 1000 draws after 1000. The dtype is float64, and float32 with
+`--precision float32`.
 
 `posteriors-times` has the seconds of a first call, which compiles, and of a second with another seed, on a few targets;
 `bananas` has bends that one metric cannot follow, six keys each, and the worst of every number over the keys. Rows of
