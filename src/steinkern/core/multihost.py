@@ -39,9 +39,9 @@ def is_writer(several: bool) -> bool:
     return not several or jax.process_index() == 0
 
 
-def any_process(several: bool, *answers: bool) -> list[bool]:
-    """The logical or of each answer over all processes; the answers themselves unless `several` processes run."""
-    return [bool(column.any()) for column in _gather(answers).T] if several else list(answers)
+def largest(several: bool, *numbers: Any) -> list[Any]:
+    """The largest of each number over all processes; the numbers themselves unless `several` processes run."""
+    return _gather(numbers).max(axis=0).tolist() if several else list(numbers)
 
 
 def same_everywhere(several: bool, text: str) -> bool:

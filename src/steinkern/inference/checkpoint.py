@@ -20,7 +20,7 @@ from ..core.archive import (
 )
 from ..core.identity import array_digest, differences, program_digest, value_digest, versions
 from ..core.messages import Notice, quantity
-from ..core.multihost import any_process, is_writer, on_host, placed_like, same_everywhere
+from ..core.multihost import is_writer, largest, on_host, placed_like, same_everywhere
 from ..core.types import PyTree
 from ..results.outcome import Diagnostics, Status
 from ..results.result import Result
@@ -154,7 +154,7 @@ class Checkpointer:
                 action()
             except OSError as error:
                 failure = error
-        (failed,) = any_process(self._several, failure is not None)
+        (failed,) = largest(self._several, failure is not None)
         if failed:
             raise failure or OSError("process 0 failed; its own error says why")
 

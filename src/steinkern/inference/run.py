@@ -8,7 +8,7 @@ from typing import Any
 from ..core.archive import CheckpointError
 from ..core.interrupt import interruptible
 from ..core.messages import Notice, quantity
-from ..core.multihost import any_process, is_writer
+from ..core.multihost import is_writer, largest
 from ..core.progress import compiling, progress_bar
 from ..results.outcome import Status
 from ..samplers.sampler import Info
@@ -49,7 +49,7 @@ def advance_run(
         checkpoint that could not be written.
     """
     several, num_steps, every = several_processes(run.mesh), int(run.options.num_steps), int(run.options.record_every)
-    # Chunks start at one step, since the time of a step is not known yet and Ctrl-C waits for the end of a chunk.
+    # Ctrl-C waits for the end of a chunk. The first is one step; the time of each gives the length of the next.
     chunk, max_chunk = 1, every * (1 if callback else capacity(run, loop))
     ended_by, failure = "", None
     first = saved = done = run.steps_done(loop)
@@ -72,13 +72,13 @@ def advance_run(
             velocity, moved_back = float(loop.info.velocity_norm), int(loop.faults.moved_back)
             repaired = f", particles moved back {quantity(moved_back, 'time')}" if moved_back else ""
             bar.set_postfix_str(f"velocity {velocity:.3g}{repaired}", refresh=False)
-            slow = time.perf_counter() - start >= _CHUNK_SECONDS
+            seconds = time.perf_counter() - start
             ended, at_record = not loop.healthy or bool(loop.converged), done % every == 0 or done == num_steps
             stop_requested = False
             if callback is not None and done > before and at_record and not ended:
                 stop_requested = bool(callback(int(loop.step), loop.state, loop.info))
-            slow, stop_requested, interrupted = any_process(several, slow, stop_requested, interrupt.requested)
-            chunk = chunk if slow else min(4 * chunk, max_chunk)
+            seconds, stop_requested, interrupted = largest(several, seconds, stop_requested, interrupt.requested)
+            chunk = int(max(1, min(max_chunk, (done - before) * _CHUNK_SECONDS / seconds)))
             ended_by = CTRL_C if interrupted else CALLBACK if stop_requested else ""
             due = ended or ended_by or done == num_steps or (checkpointer and done % checkpointer.every == 0)
             if checkpointer and due and loop.healthy and done > saved:
