@@ -49,12 +49,19 @@ def evenly_spaced(number: int, max_items: int) -> np.ndarray:
 
 def measured(array: Any) -> np.ndarray:
     """The rows and columns of an (n, …) array that are measured, on the host."""
-    if array.size <= MAX_PARTICLES * MAX_COORDINATES:
-        array = on_host(array)  # indexing a small array on its device would compile programs
-    array = array.reshape(len(array), -1)
-    rows, columns = evenly_spaced(len(array), MAX_PARTICLES), evenly_spaced(array.shape[1], MAX_COORDINATES)
-    array = array if len(rows) == len(array) else array[rows]
-    return on_host(array if len(columns) == array.shape[1] else array[:, columns])
+    rows = evenly_spaced(len(array), MAX_PARTICLES)
+    columns = evenly_spaced(math.prod(array.shape[1:]), MAX_COORDINATES)
+    is_large = isinstance(array, jax.Array) and array.size > MAX_PARTICLES * MAX_COORDINATES
+    return on_host(_entries_on_device(array, rows, columns)) if is_large else _entries(on_host(array), rows, columns)
+
+
+def _entries(array: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
+    return array.reshape(len(array), -1)[rows][:, columns]
+
+
+@compiled
+def _entries_on_device(array: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
+    return _entries(array, rows, columns)
 
 
 def directions(d: int) -> np.ndarray:

@@ -94,8 +94,8 @@ def _wrong_slopes(run: Run, points: Points, batch: Batch, first: Evaluation, sca
     """The share of particles at which finite differences along one direction contradict the gradient."""
     precision, d = float(jnp.finfo(points.dtype).eps), points.shape[1]
     scale = scale or float(np.max(np.abs(measured(points)))) or 1.0
-    signs = 2.0 * np.unpackbits(np.frombuffer(np.random.default_rng(0).bytes(-(-d // 8)), np.uint8))[:d] - 1.0
-    offset = jax.device_put((precision ** (1 / 3) * scale * signs).astype(points.dtype))
+    length = points.dtype.type(precision ** (1 / 3) * scale)
+    offset = jax.device_put(np.random.default_rng(0).choice([-length, length], d))
     *moved, slopes = _displace_both_ways(points, first.scores, offset)
     values = (evaluate(run.sampler, run.target, each, batch).log_densities for each in moved)
     above, below = (on_host(each).astype(np.float64) for each in values)
