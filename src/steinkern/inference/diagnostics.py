@@ -35,6 +35,7 @@ MAX_PARTICLES, MAX_COORDINATES = 4096, 256
 """The most particles and coordinates that are measured; of more, evenly spaced ones."""
 _SHARE, _MIN_BATCHES = 0.03, 5
 """The minibatches that are evaluated at the end of a run, as a share of its steps, and the least number of them."""
+_MAX_ON_HOST = 2**12  # measured numbers; the moments of more are computed by a program, which takes time to compile
 _KSD_PARTICLES = 256  # of the kernel Stein discrepancy, which takes all pairs
 _DIRECTIONS = 64
 _SIGNIFICANT_DRIFT = 4.0  # standard errors
@@ -71,16 +72,18 @@ def directions(d: int) -> np.ndarray:
 
 
 def stein_moments(points: Any, scores: Any) -> tuple[Any, Any, Any, Any]:
-    """The moments of particles and scores, (n, d): on their device for arrays of JAX, in NumPy for arrays of NumPy.
+    """The moments of particles and scores, (n, d): on their device for large arrays of JAX, in NumPy for others.
 
     Returns:
         The averages, in one array: shifts of k coordinates and of the directions, spreads of both, and the Stein ratio;
         their standard errors; and some of the particles, in standard deviations from their mean, with the scores there
         in these units.
     """
-    across = directions(min(points.shape[1], MAX_COORDINATES))
-    if isinstance(points, np.ndarray):
-        return _stein_moments(np, points, scores, across)
+    rows, columns = np.minimum(points.shape, (MAX_PARTICLES, MAX_COORDINATES))
+    across = directions(columns)
+    if isinstance(points, np.ndarray) or rows * columns <= _MAX_ON_HOST:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _stein_moments(np, measured(points), measured(scores), across)
     return _on_device(points, scores, jax.device_put(across.astype(points.dtype)))
 
 

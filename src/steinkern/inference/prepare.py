@@ -14,7 +14,7 @@ from ..core.errors import explain_errors, shapes
 from ..core.messages import Notice
 from ..core.multihost import on_host
 from ..core.particles import check_particles
-from ..core.programs import compiled
+from ..core.programs import compiled, compiled_quickly
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, Vector
 from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
@@ -109,7 +109,7 @@ def _wrong_slopes(run: Run, points: Points, batch: Batch, first: Evaluation, sca
         return float(np.mean(np.abs(difference - expected) > allowed))
 
 
-@compiled
+@compiled_quickly
 def _displace_both_ways(points: Points, scores: Points, offset: Vector) -> tuple[Points, Points, Array]:
     """The points moved by plus and minus an offset, and the expected half differences, for moves that are rounded."""
     above, below = points + offset[None], points - offset[None]
