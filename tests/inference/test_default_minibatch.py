@@ -51,7 +51,7 @@ def test_rows_that_a_sample_does_not_have_are_missed():
 def test_a_posterior_is_centered_at_the_mode_on_all_rows():
     target, data = logistic_with_a_rare_column(2500, 200)  # blocks of 1,024 rows, and a rest
     bound, in_jax = target.bind(np.zeros(3, np.float32)), jax.tree.map(jnp.asarray, data)
-    start = Gaussian(np.array([0.0, 0.0, -4.0]), 100 * np.eye(3), 0.0, 0, True, False)
+    start = Gaussian(np.array([0.0, 0.0, -4.0]), 100 * np.eye(3), 0.0, 0, True, False, np.zeros(3))
     centered, nearest, passes = center_on_rows(bound, start, in_jax)
     mean = jnp.asarray(nearest.mean)
 

@@ -10,6 +10,7 @@ The search runs on the host in NumPy, because compiling it would take longer tha
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from .evaluation import CLOUDS, Cloud, Evaluator
@@ -19,6 +20,9 @@ _MAX_ROUNDS = 100
 _MIN_GAIN = 0.01  # the search ends where a round gains fewer nats than this
 _MAX_NEGATIVE = 0.1  # negative curvature beyond this share of the current precision is not noise
 _MAX_GROWTH = 16.0  # of a variance in one round, since flat directions may be flat only locally
+_MAX_LAST_GAIN = 1.0  # nats in a round: a search that gains less does not diverge, but improves slowly
+_MAX_SCALE = 1e50  # relative to 1 and the start: larger than a parameter in any unit
+_MAX_SCALE_POWER = 0.45  # of the largest number of the precision, because squares must not overflow
 _NUM_SCALES = 20  # initial clouds that are compared, each with a quarter of the variance of the one before
 
 
@@ -34,6 +38,26 @@ class Gaussian(NamedTuple):
     settled: bool
     widening: bool
     """Whether the variance grows along directions of negative mean curvature, instead of using its absolute value."""
+    start: np.ndarray
+    """Of the search."""
+    gain: float = np.inf
+    """Of the bound in the last round."""
+
+    @property
+    def size(self) -> np.ndarray:
+        """The standard deviation of every coordinate plus the distance of its mean from the start."""
+        return np.asarray(np.sqrt(np.sum(self.whitening.steps() ** 2, axis=0)) + np.abs(self.mean - self.start))
+
+    @property
+    def failed(self) -> bool:
+        """Whether the search was still on its way when it ended."""
+        return self.diverged or not (self.settled or self.gain < _MAX_LAST_GAIN)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the search has left for infinity."""
+        largest = min(_MAX_SCALE, float(jnp.finfo(jnp.result_type(float)).max) ** _MAX_SCALE_POWER)
+        return not np.all(self.size < largest * (1 + np.abs(self.start)))  # true for NaN
 
     @property
     def whitening(self) -> Whitening:
@@ -63,13 +87,25 @@ def nearest_gaussian(
         precisions: of which the one with the highest evidence lower bound is the initial precision.
         max_rounds: the most rounds.
     """
+    return continue_search(evaluator, first_gaussian(evaluator, start, precisions), max_rounds)
+
+
+@np.errstate(all="ignore")
+def first_gaussian(evaluator: Evaluator, start: np.ndarray, precisions: Sequence[np.ndarray]) -> Gaussian:
+    """The Gaussian at the start whose precision has the highest evidence lower bound."""
     bounds = bounds_of(evaluator, np.resize(start, (len(precisions), len(start))), precisions)
     best = int(np.argmax(bounds))
-    current = Gaussian(start, precisions[best], float(bounds[best]), 0, False, False)
-    while not current.settled and current.rounds < max_rounds:
+    return Gaussian(start, precisions[best], float(bounds[best]), 0, False, False, start)
+
+
+@np.errstate(all="ignore")
+def continue_search(evaluator: Evaluator, current: Gaussian, max_rounds: int = _MAX_ROUNDS) -> tuple[Gaussian, Cloud]:
+    """Take rounds, at least one, until the search settles, diverges, or has taken `max_rounds` of them in all."""
+    while True:
         cloud, curvature = evaluator.derivatives(current.cloud(evaluator.noise))
         current = _improve(evaluator, current, cloud, curvature)
-    return current, cloud
+        if current.settled or current.rounds >= max_rounds or current.diverged:
+            return current, cloud
 
 
 def _improve(evaluator: Evaluator, current: Gaussian, cloud: Cloud, curvature: np.ndarray) -> Gaussian:
@@ -88,13 +124,14 @@ def _improve(evaluator: Evaluator, current: Gaussian, cloud: Cloud, curvature: n
     stalled = gain < _MIN_GAIN if np.isfinite(highest) else bool(np.isfinite(current.bound))
     starts_widening = stalled and not current.widening and least < -_MAX_NEGATIVE
     better = gain > 0
-    return Gaussian(
-        means[best] if better else current.mean,
-        precisions[best] if better else current.precision,
-        max(highest, current.bound),
-        current.rounds + 1,
-        stalled and not starts_widening,
-        current.widening or starts_widening,
+    return current._replace(
+        mean=means[best] if better else current.mean,
+        precision=precisions[best] if better else current.precision,
+        bound=max(highest, current.bound),
+        rounds=current.rounds + 1,
+        settled=stalled and not starts_widening,
+        widening=current.widening or starts_widening,
+        gain=gain,
     )
 
 

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 
-import jax.numpy as jnp
 import numpy as np
 
 from ...core.messages import Notice
 from .evaluation import Evaluator
 from .gaussian import Gaussian
 
-_MAX_SCALE = 1e50  # relative to 1 and the start: larger than a parameter in any unit
-_MAX_SCALE_POWER = 0.45  # of the largest number of the precision, because squares must not overflow
 _FAR = 1e3  # times the distance of a search that diverged
 _MIN_GROWTH, _NUM_DOUBLINGS = 1e3, 3  # of the spread: since the first round, and in successive rounds
 NOT_FINITE = Notice(
@@ -21,38 +18,39 @@ NOT_FINITE = Notice(
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a search that diverges overflows
-def search_problem(evaluator: Evaluator, nearest: Gaussian, start: np.ndarray) -> Notice | None:
-    """Why the search for the nearest Gaussian failed; `None` where it succeeded.
+def search_problem(evaluator: Evaluator, nearest: Gaussian) -> Notice | None:
+    """Why the search for the nearest Gaussian failed; `None` where it succeeded, or still improves slowly.
+
+    A density is called improper only where it has not fallen along the way of the search a thousand times as far: that
+    of a density with finite mass falls faster than 1/r.
 
     Args:
         evaluator: evaluates the target.
         nearest: the last Gaussian of the search.
-        start: the start of the search.
     """
-    mean, steps = nearest.mean, nearest.whitening.steps()
-    largest = min(_MAX_SCALE, float(jnp.finfo(jnp.result_type(float)).max) ** _MAX_SCALE_POWER)
-    size = np.sqrt(np.sum(steps**2, axis=0)) + np.abs(mean - start)
-    if not np.isfinite(nearest.bound) and not np.any(size > largest):
+    start, size = nearest.start, nearest.size
+    if not np.isfinite(nearest.bound) and not nearest.diverged:
         return Notice(
             "start-at-edge",
-            "no cloud of points around `start`, however small, has a finite log density and gradient: the "
-            "start lies at an edge, or the log density is not differentiable there. Start inside the "
-            "support, or declare it with `support=`.",
+            "no posterior was found from these starts: no cloud of points around a start, however small, has a finite "
+            "log density and gradient. The start lies at an edge, or the log density is not differentiable there. "
+            "Give a `start` inside the support, or declare it with `support=`.",
         )
-    if nearest.settled and np.all(size < largest * (1 + np.abs(start))):
+    if not nearest.failed:
         return None
-    worst = evaluator.target.space.layout.coordinate_name(int(np.argmax(np.where(np.isfinite(size), size, np.inf))))
-    end = mean + steps[-1]
+    worst, steps = int(np.argmax(np.where(np.isfinite(size), size, np.inf))), nearest.whitening.steps()
+    name = evaluator.target.space.layout.coordinate_name(worst)
+    end = nearest.mean + steps[np.argmax(np.abs(steps[:, worst]))]
     beyond = np.where(size < np.max(size) / _FAR, end, start + _FAR * (end - start))  # farther where it diverges
     before, after, last = evaluator.log_densities(np.stack([start, end, beyond])).tolist()
-    if last >= after - np.log(_FAR):  # a density with finite mass falls faster than 1/r; false for NaN
-        text = f"the search for the posterior's mass diverges to infinity, farthest in {worst!r}. "
+    if after > -np.inf and last >= after - np.log(_FAR):  # false for NaN
+        text = f"the search for the posterior's mass diverges to infinity, farthest in {name!r}. "
         return Notice("improper", text + _advice(before, after))
     return Notice(
         "not-found",
-        f"no posterior was found from several starts: the search diverges, farthest in {worst!r}, though the log "
-        "density falls there. Give a `start` where the posterior is likely to be, or bring the parameters to scales "
-        "nearer 1.",
+        f"no posterior was found from these starts: the search diverges, farthest in {name!r}, though the log density "
+        "falls there. Give a `start` where the posterior is likely to be, bring the parameters to scales nearer 1, or "
+        "enable double precision (`jax_enable_x64`).",
     )
 
 

@@ -100,7 +100,7 @@ def sample(
             bound, particle, data = bind(unbound, first, data, start is not None)
             evaluator = Evaluator(bound, particle, even_noise(random[0], CHAINS, bound.space.layout.size), data)
             compile_round_ahead(bound, _num_chains(num_particles), data)
-            nearest_start = find_start(random[0], evaluator, chain([first], starts))
+            nearest_start = find_start(random[0], evaluator, chain([first], starts), start is not None)
         result = _run(random[1:], evaluator, nearest_start, num_particles, settings, bar)
     issue(result.warnings, result)
     if throw and result.status is Status.DIVERGED:
@@ -123,7 +123,7 @@ def _run(
     def without_posterior(problem: Notice, points: np.ndarray, cost: Cost) -> Result:
         """Points that are not finite are replaced by the start."""
         points = points[:num_particles]
-        points = np.where(np.isfinite(points).all(axis=1, keepdims=True), points, start.vector)
+        points = np.where(np.isfinite(points).all(axis=1, keepdims=True), points, start.nearest.start)
         with np.errstate(over="ignore"):
             points = points.astype(jnp.result_type(float))
         diagnostics = Diagnostics(cost=cost, not_checked=("the particles (there is no posterior)",))

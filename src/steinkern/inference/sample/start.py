@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +18,15 @@ from ...core.types import Batch, Key, PyTree
 from ...interop._model import model_of
 from ...targets.target import AbstractTarget, BoundTarget, as_target
 from .evaluation import Cloud, Evaluator
-from .gaussian import Gaussian, first_precisions, nearest_gaussian
+from .gaussian import Gaussian, continue_search, first_gaussian, first_precisions
 from .properness import search_problem
 from .second_component import SecondComponent, find_second_component
 
 CHAINS = 100
 """The number of points in a cloud, and the least number of chains."""
-_MAX_SEARCHES = 4  # from different starts, until one finds a Gaussian
+_NUM_CANDIDATES = 4  # draws of the prior, and as many points drawn uniformly
+_NUM_SEARCHES, _FIRST_ROUNDS = 3, 5  # from the candidates of highest density; after these rounds the best continues
+_PROBLEMS = ["not-found", "start-at-edge", "improper"]  # of several searches that fail the first of these is told
 
 
 def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
@@ -99,8 +102,6 @@ def expected_shapes(start: PyTree, data: Batch) -> tuple[str, str]:
 class Start(NamedTuple):
     """The nearest Gaussian, or the reason why there is none."""
 
-    vector: np.ndarray
-    """The start of the search, in unconstrained coordinates."""
     nearest: Gaussian
     cloud: Cloud
     """Points of the Gaussian."""
@@ -110,39 +111,66 @@ class Start(NamedTuple):
     """Why no Gaussian was found; `None` where one was."""
 
 
-def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree]) -> Start:
+def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree], given: bool) -> Start:
     """Fit the nearest Gaussian and look for mass that it misses.
 
-    The search begins at the first candidate at which the log density and its gradient are finite. Where it fails, it
-    begins again at points drawn uniformly from (−2, 2) in unconstrained coordinates.
+    Of the caller's starts the search begins at the first one at which the log density and its gradient are finite.
+    Where there are none, or it fails, candidates are `starts` and points drawn uniformly from (−2, 2) in unconstrained
+    coordinates. Searches from the three of highest density take five rounds each, and continue in the order of their
+    evidence lower bounds until one succeeds.
 
     Args:
-        random: draws these points.
+        random: draws the points.
         evaluator: of the target.
-        starts: candidates, each the parameters of one particle in constrained coordinates.
+        starts: each the parameters of one particle in constrained coordinates.
+        given: whether they are the caller's, and not draws of the prior.
 
     Raises:
-        ValueError: the log density or its gradient is not finite at any of the candidates.
+        ValueError: the log density or its gradient is not finite at any of the starts.
     """
-    for start in starts:
-        vector = evaluator.unconstrain(in_default_precision(start))
-        first, curvature = evaluator.derivatives(np.broadcast_to(vector, evaluator.noise.shape))
-        if np.isfinite(first.log_densities[0]) and np.isfinite(first.scores[0]).all():
-            break
-    else:
-        raise ValueError(
-            "`start` must lie where the log density and its gradient are finite, got "
-            f"{float(first.log_densities[0])} there. Start inside the support, or declare it with `support=`."
-        )
     failed = []
-    for _ in range(_MAX_SEARCHES):
-        nearest, cloud = nearest_gaussian(evaluator, vector, first_precisions(curvature))
-        problem = search_problem(evaluator, nearest, vector)
+    for nearest, cloud in _searches(random, evaluator, starts, given):
+        problem = search_problem(evaluator, nearest)
         if problem is None:
-            return Start(vector, nearest, cloud, find_second_component(evaluator, nearest), None)
-        failed.append(Start(vector, nearest, cloud, None, problem))
-        vector = random.uniform(-2, 2, len(vector))
-        _, curvature = evaluator.derivatives(np.broadcast_to(vector, evaluator.noise.shape))
-    return next(
-        (start for start in failed if start.problem is not None and start.problem.code == "not-found"), failed[0]
-    )
+            return Start(nearest, cloud, find_second_component(evaluator, nearest), None)
+        failed.append((_PROBLEMS.index(problem.code), Start(nearest, cloud, None, problem)))
+    return min(failed, key=lambda ranked: ranked[0])[1]
+
+
+def _searches(
+    random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree], given: bool
+) -> Iterator[tuple[Gaussian, Cloud]]:
+    """The searches from the starts, one after the other, as far as they are asked for."""
+    vectors = (evaluator.unconstrain(in_default_precision(start)) for start in starts)
+    if given:
+        for vector in vectors:
+            if first := _begin(evaluator, vector):
+                yield continue_search(evaluator, first)
+                break
+        else:
+            raise ValueError(
+                "`start` must lie where the log density and its gradient are finite, got "
+                f"{evaluator.log_densities(vector[None])[0]} there. Start inside the support, or declare it with "
+                "`support=`."
+            )
+    race: list[tuple[Gaussian, Cloud]] = []
+    while not race:
+        uniform = random.uniform(-2, 2, (_NUM_CANDIDATES, len(evaluator.noise[0])))
+        candidates = np.array([*islice(vectors, _NUM_CANDIDATES), *uniform])
+        densities = evaluator.log_densities(candidates)
+        ranked = (candidates[i] for i in np.argsort(-densities) if np.isfinite(densities[i]))
+        begun = (first for vector in ranked if (first := _begin(evaluator, vector)))
+        race = [continue_search(evaluator, first, _FIRST_ROUNDS) for first in islice(begun, _NUM_SEARCHES)]
+        if given:
+            break
+    for nearest, cloud in sorted(race, key=lambda search: -search[0].bound):
+        stopped = nearest.settled or nearest.diverged
+        yield (nearest, cloud) if stopped else continue_search(evaluator, nearest)
+
+
+def _begin(evaluator: Evaluator, vector: np.ndarray) -> Gaussian | None:
+    """The first Gaussian of a search; `None` where the log density or its gradient is not finite."""
+    first, curvature = evaluator.derivatives(np.broadcast_to(vector, evaluator.noise.shape))
+    if not (np.isfinite(first.log_densities[0]) and np.isfinite(first.scores[0]).all()):
+        return None
+    return first_gaussian(evaluator, vector, first_precisions(curvature))
