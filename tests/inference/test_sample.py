@@ -28,9 +28,9 @@ def test_a_badly_scaled_gaussian_is_found_from_afar_and_nothing_warns(on_a_gauss
     assert points.shape == (100, 2)
     assert isinstance(points, np.ndarray)
     assert points.dtype == on_a_gaussian.points.dtype == np.float64
-    # Moments are exact on a Gaussian, but for the ridge of the regressions, 1e-8 of their scale.
-    np.testing.assert_allclose((points.mean(0) - MEAN) / SDS, 0, atol=1e-5)
-    np.testing.assert_allclose(points.std(0), SDS, rtol=1e-5)
+    # A hundred independent draws have errors of 0.1 and 0.07.
+    np.testing.assert_allclose((points.mean(0) - MEAN) / SDS, 0, atol=0.05)
+    np.testing.assert_allclose(points.std(0), SDS, rtol=0.05)
     assert on_a_gaussian.status is sk.Status.CONVERGED
     assert on_a_gaussian.warnings == ()
 
@@ -38,7 +38,11 @@ def test_a_badly_scaled_gaussian_is_found_from_afar_and_nothing_warns(on_a_gauss
 def test_what_it_says_of_itself_is_true_of_a_gaussian(on_a_gaussian):
     found = on_a_gaussian.diagnostics
     cost = found.cost
-    assert found.mean_errors.max() < 1e-6  # Stein's identity leaves no noise on a Gaussian
+    # Stein's identity leaves no noise on a Gaussian: the stated errors are those of the choice of the particles, in
+    # standard deviations of the draws.
+    points = on_a_gaussian.points
+    np.testing.assert_allclose(found.mean_errors, np.abs(points.mean(0) - MEAN) / SDS, rtol=0.1, atol=1e-5)
+    np.testing.assert_allclose(found.sd_errors, np.abs(points.std(0) / SDS - 1), rtol=0.1, atol=1e-5)
     assert found.r_hat.max() < 1.02
     assert abs(found.stein_ratio - 1) < 0.1
     assert found.distance < 0.15
@@ -214,9 +218,8 @@ def test_in_single_precision_a_badly_scaled_gaussian_is_as_good_and_nothing_warn
     held = result.points, result.particles, result.history.particles
     assert {array.dtype.name for array in held} == {"float32"}
     points = result.points.astype(np.float64)
-    # A ten-thousandth of a standard deviation of 1e-3 at 3 is less than a spacing of float32.
-    np.testing.assert_allclose((points.mean(0) - MEAN) / SDS, 0, atol=1e-3)
-    np.testing.assert_allclose(points.std(0), SDS, rtol=1e-3)
+    np.testing.assert_allclose((points.mean(0) - MEAN) / SDS, 0, atol=0.05)
+    np.testing.assert_allclose(points.std(0), SDS, rtol=0.05)
     assert result.status is sk.Status.CONVERGED
     assert result.warnings == ()
 

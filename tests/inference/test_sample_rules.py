@@ -15,7 +15,7 @@ from steinkern.inference.sample.control_variates import moments_by_stein
 from steinkern.inference.sample.evaluation import Evaluator
 from steinkern.inference.sample.gaussian import first_precisions, nearest_gaussian
 from steinkern.inference.sample.randomness import even_noise, transition_noise
-from steinkern.inference.sample.support_points import nearest_draws, represent, with_moments
+from steinkern.inference.sample.thinning import thin
 from steinkern.inference.sample.whitening import Whitening
 from steinkern.linalg.metrics import DenseMetric, DiagonalMetric
 
@@ -179,34 +179,56 @@ def test_chains_that_have_converged_are_told_from_those_that_drift_or_stay_apart
     assert measure_mixing(np.asarray(apart)).r_hat.min() > 2
 
 
-def test_placed_particles_are_nearer_to_the_draws_than_draws_are():
+def standardized(draws):
+    return (draws - draws.mean(axis=0)) / draws.std(axis=0)
+
+
+@pytest.mark.parametrize("num_particles", [20, 100, 1000])
+def test_particles_are_different_draws_with_nearly_the_moments_of_all(num_particles):
+    root = np.tril(np.full((20, 20), 0.2)) + np.eye(20)
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        draws = random.standard_normal((5000, 20)) @ root.T
+        rows = thin(random, draws @ np.linalg.inv(root).T, standardized(draws), num_particles)
+        assert len(np.unique(rows)) == num_particles
+        chosen = standardized(draws)[rows]
+        # As many independent draws have errors of 1/√n, and at worst over twenty coordinates twice to three times that.
+        assert np.abs(chosen.mean(axis=0)).max() < 1 / num_particles**0.5
+        assert np.abs(chosen.std(axis=0) - 1).max() < 0.7 / num_particles**0.5
+
+
+def test_particles_are_nearer_to_the_draws_than_a_random_choice_is():
     random = np.random.default_rng(0)
     draws = random.standard_normal((3000, 2))
-    particles = represent(random, draws, 100)
-    ours, theirs = (distance_along_directions(np.random.default_rng(2), x, draws) for x in (particles, draws[:100]))
+    rows = thin(random, draws, standardized(draws), 100)
+    ours, theirs = (distance_along_directions(np.random.default_rng(2), x, draws) for x in (draws[rows], draws[:100]))
     assert ours < 0.6 * theirs
 
 
-@pytest.mark.parametrize("n", [100, 21, 10])
-def test_the_affine_map_gives_the_moments_asked_for(n):
-    root = np.tril(np.full((20, 20), 0.2)) + np.eye(20)
-    mean, covariance = np.arange(20.0), root @ root.T
-    moved = with_moments(np.random.default_rng(0).standard_normal((n, 20)), mean, covariance)
-    np.testing.assert_allclose(moved.mean(0), mean, atol=1e-10)
-    if n > 20:
-        np.testing.assert_allclose(np.cov(moved.T, ddof=0), covariance, atol=1e-8)
-    else:  # too few for all correlations
-        np.testing.assert_allclose(moved.var(0), np.diagonal(covariance), rtol=1e-8)
+@pytest.mark.parametrize("num_particles", [20, 100, 1000])
+def test_a_product_that_is_known_well_has_its_standard_deviation_though_its_factors_are_not_known(num_particles):
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        log_scale, product = random.standard_normal((5000, 10)), 1 + 0.1 * random.standard_normal((5000, 10))
+        draws = np.concatenate([log_scale, product / np.exp(log_scale)], axis=1)
+        whitening = Whitening.of_precision(np.linalg.inv(np.cov(draws.T)))
+        chosen = draws[thin(random, whitening.whiten(draws), standardized(draws), num_particles)]
+        products = np.exp(chosen[:, :10]) * chosen[:, 10:]
+        # Within five standard errors of as many draws; an average of two draws is off by several standard deviations.
+        np.testing.assert_allclose(products.std(axis=0), 0.1, rtol=5 / (2 * num_particles) ** 0.5)
 
 
-def test_the_nearest_draw_of_each_particle():
-    draws = np.array([[0.1, 0.0], [5.0, 5.0]])
-    np.testing.assert_array_equal(nearest_draws(np.array([[4.0, 4.0], [-1.0, 0.0]]), draws), [1, 0])
-
-
-def test_more_particles_than_can_be_placed_are_draws():
+def test_more_particles_than_candidates_are_random_draws():
     random = np.random.default_rng(0)
-    draws = random.standard_normal((2000, 2))
-    particles = represent(random, draws, 1500)
-    assert particles.shape == (1500, 2)
-    assert np.isin(particles, draws).all()
+    draws = random.standard_normal((5000, 2))
+    rows = thin(random, draws, standardized(draws), 3000)
+    assert len(np.unique(rows)) == 3000
+    few = draws[:50]
+    assert set(thin(random, few, standardized(few), 500)) == set(range(50))
+
+
+def test_one_particle_is_a_draw_in_the_middle():
+    random = np.random.default_rng(0)
+    draws = random.standard_normal((500, 2))
+    (row,) = thin(random, draws, standardized(draws), 1)
+    assert np.linalg.norm(draws[row]) < 1.5  # E‖x‖² is 2, and the energy distance prefers the median

@@ -228,7 +228,7 @@ def test_along_a_sharp_bend_errors_are_as_stated_and_particles_stand_on_the_ridg
             ratios,
             result.diagnostics,
         )
-        assert np.min(jax.vmap(banana)(result.points)) > -9  # of 10,000 draws one has less
+        assert np.min(jax.vmap(banana)(result.points)) > -12  # of 160,000 draws one has less
         assert any("means and spreads are not settled" in notice.text for notice in result.warnings)
         assert result.status is sk.Status.FINISHED
     assert 'class="status warn"' in results[0].report(tmp_path).read_text(encoding="utf-8")

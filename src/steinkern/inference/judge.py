@@ -313,7 +313,7 @@ def _about_chains(result: Result) -> Iterator[Notice]:
 
 
 def _has_edge(d: Diagnostics) -> bool:
-    return d.mean_score > MAX_MEAN_SCORE or d.outside > 0
+    return d.mean_score > MAX_MEAN_SCORE
 
 
 def _about_draws(result: Result) -> Iterator[Notice]:
@@ -329,8 +329,8 @@ def _about_draws(result: Result) -> Iterator[Notice]:
     if _has_edge(d):
         yield Notice(
             "edge",
-            f"the density has an edge ({quantity(d.outside, 'support point')} beyond it, replaced by draws, and the "
-            f"mean of its gradient {d.mean_score:.0f} standard errors from 0): declare the support with `support=`.",
+            f"the density has an edge (the mean of its gradient is {d.mean_score:.0f} standard errors from 0): declare "
+            "the support with `support=`.",
         )
     if d.distance > MAX_DISTANCE:
         yield Notice(

@@ -108,8 +108,8 @@ class Diagnostics(ShortRepr):
 
     Draws of p with score s = ∇log p have E[s] = 0 and −E[(x − E x) sᵀ] = I. In units of the particles' standard
     deviations the `shift` mean(s_j) is therefore 0, and the `spread` −mean((x_j − x̄_j) s_j) and its average, the
-    `stein_ratio`, are 1. Of many particles and coordinates evenly spaced ones are measured. Numbers near these values
-    prove nothing about modes without particles.
+    `stein_ratio`, are 1. Of many particles and coordinates evenly spaced ones are measured; `sample` measures whitened
+    coordinates. Numbers near these values prove nothing about modes without particles.
     """
 
     not_checked: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class Diagnostics(ShortRepr):
     num_batches: int = 0
     """The number of minibatches that stand for all data; 0 where all data were used."""
     coordinates: np.ndarray = field(default_factory=_empty)
-    """The indices of the k measured coordinates."""
+    """The indices of the k measured coordinates. Of `sample` they are whitened ones, which have no indices."""
     shift: np.ndarray = field(default_factory=_empty)
     """(k,) the shift of every measured coordinate: 0 at draws. For a Gaussian, and particles as wide, in standard
     deviations."""
@@ -175,8 +175,6 @@ class Diagnostics(ShortRepr):
     mean_score: float = math.nan
     """The largest deviation of the chains' mean score from 0, in standard errors; 0 where it is below 0.1 in whitened
     coordinates."""
-    outside: int = 0
-    """The number of particles replaced by draws, because the density is not finite at their support points."""
     missed_component: str = ""
     """Mass that neither chains nor particles have reached, in words."""
     flat: tuple[int, ...] = ()

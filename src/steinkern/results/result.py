@@ -29,7 +29,7 @@ from .report.write import write_report
 from .saving import save
 from .summary import by_name, short_html, short_text, size_of, table_lines
 
-SAMPLE_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, support points of their draws"
+SAMPLE_METHOD = "sample: the nearest Gaussian, Hamiltonian chains from it, draws that represent all of theirs"
 _scores = compiled(BoundTarget.scores)
 
 

@@ -37,6 +37,12 @@ class Estimates(NamedTuple):
     """The largest deviation of the mean score from 0, in standard errors; 0 where it is below a tenth in whitened
     coordinates."""
 
+    def moments(self, whitening: Whitening) -> tuple[np.ndarray, np.ndarray]:
+        """The means and standard deviations of x."""
+        steps = whitening.steps()
+        variance = np.sum(steps * (self.covariance @ steps), axis=0)
+        return self.center + whitening.unwhiten(self.mean), np.sqrt(np.maximum(variance, 0))
+
 
 def moments_by_stein(points: np.ndarray, scores: np.ndarray, whitening: Whitening, smooth: bool = True) -> Estimates:
     """Mean and covariance; each entry is corrected where the correction has the smaller standard error.

@@ -46,7 +46,7 @@ def sample(
 
     The start may be far from the posterior and the coordinates badly scaled. First the Gaussian nearest to the target
     is fitted. Then a hundred Hamiltonian chains run from its draws until their means and standard deviations have
-    converged. The particles are support points of the chains' draws with these means and covariances. The target is
+    converged. The particles are those draws of the chains that together represent all of them best. The target is
     computed in JAX's default precision, float64 where `jax_enable_x64` is on, and the result holds NumPy arrays of that
     precision. A warning tells where float32 is too coarse.
 
@@ -142,9 +142,8 @@ def _run(
     cost = evaluator.cost + chains.cost
     if chains.problem is not None:
         return without_posterior(chains.problem, chains.draws.points[-1], cost)
-    placement = place_particles(particle_random, target, data, chains, num_particles)
+    placement = place_particles(particle_random, target, chains, num_particles)
     points, particles = placement.points, placement.particles
-    cost += placement.cost
     if not all(np.isfinite(leaf).all() for leaf in (points, *jax.tree.leaves(particles))):
         return without_posterior(NOT_FINITE, points, cost)
     diagnostics = replace(

@@ -151,7 +151,7 @@ def _frames_note(result: "Result") -> str:
     recorded = result.history.particles is not None
     if result._chains:
         known = "Before the last step these are the chains" if recorded else "The chains are too many to be kept"
-        return f"{known}; the particles are support points of their draws."
+        return f"{known}; the particles are draws that represent all of theirs."
     hint = "Give `record_particles=True` to `fit` (`record_every=k` for every k-th step) to have them kept."
     return "" if recorded else hint
 
