@@ -91,6 +91,7 @@ def test_mode_of_a_positive_parameter_is_that_of_its_logarithm(start, key):
             lambda key: sk.initial.gaussian(key, -jnp.ones(2), 3, support=sk.positive),
             ["`center`", "support", "GreaterThan"],
         ),
+        (lambda key: sk.initial.gaussian(key, jnp.array([0.0, jnp.inf]), 3), ["`center`", "finite"]),
         (lambda key: sk.initial.around_mode(key, gaussian, jnp.zeros(2), 0), ["`num_particles`", "at least 1", "0"]),
         (
             lambda key: sk.initial.around_mode(
@@ -117,6 +118,7 @@ def test_mode_of_a_positive_parameter_is_that_of_its_logarithm(start, key):
         "no particles",
         "scale",
         "center",
+        "infinite center",
         "no number",
         "start",
         "nan",

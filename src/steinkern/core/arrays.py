@@ -146,10 +146,13 @@ def as_arrays(name: str, tree: PyTree) -> PyTree:
 
 
 def as_particle(name: str, tree: PyTree) -> PyTree:
-    """One particle's parameters with real floating-point leaves; integers are converted."""
+    """One particle's parameters with real, finite floating-point leaves; integers are converted."""
     if not sum(np.size(leaf) for leaf in jax.tree.leaves(tree)):
         raise ValueError(f"`{name}` must hold one particle's parameters, at least one number, got {tree!r}.")
-    return jax.tree.map(functools.partial(_as_floats, name), tree)
+    particle = jax.tree.map(functools.partial(_as_floats, name), tree)
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(particle) if is_concrete(leaf)):
+        raise ValueError(f"`{name}` must be finite, got NaN or infinity in it.")
+    return particle
 
 
 def _as_floats(name: str, value: Any) -> Array:
