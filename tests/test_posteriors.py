@@ -143,7 +143,7 @@ def test_functions_are_graded_at_the_points_beside_the_coordinates():
     outcome = with_functions(Outcome(points.mean(0), points.std(0), hessians=2, points=points, dim=66), target)
     assert outcome.evaluations == 132
     library = from_model(target.model)
-    particles = jax.vmap(library.space.constrain)(jnp.asarray(points))
+    particles = jax.jit(jax.vmap(library.space.constrain))(jnp.asarray(points))
     beta = library.sites(particles)["beta"]
     np.testing.assert_allclose(outcome.mean, [*points.mean(0), *beta.mean(0), (particles["precision"] ** -0.5).mean()])
     right = {"mean": outcome.mean, "sd": outcome.sd}
