@@ -1,4 +1,4 @@
-"""Four bananas and three healthy targets, beside the 28 of `targets`, with their exact moments.
+"""Four bananas and three healthy targets, beside those of `targets`, with their exact moments.
 
 Bends are what `fit` without a sampler cannot follow with one metric, and where chains that start from too narrow
 particles can be as narrow as these.
