@@ -84,10 +84,11 @@ def choose(
     """Choose what a call of `fit` leaves open: particles, a sampler, a number of steps. Arguments are as in `fit`.
 
     Raises:
-        ValueError: the density has no finite mass that can be found, or the target draws minibatches itself.
+        ValueError: the density has no finite mass that can be found.
     """
     key, target = as_concrete_key(key), as_target_or_model(target)
-    compares = sampler is None
+    compares, on_all_rows = sampler is None, target.on_all_rows()
+    target = on_all_rows if compares else target
     if sampler is None and isinstance(particles, Result) and isinstance(particles.sampler, AutoSVGD):
         sampler = particles.sampler
     number = as_count("num_particles", PARTICLES if num_particles is None else num_particles)
@@ -101,7 +102,7 @@ def choose(
     first = next(starts)
     start_random, particle_random = generators(key, 2)
     with explain_errors(*expected_shapes(first, data)):
-        bound, particle, rows = bind(target, first, data, start is not None)
+        bound, particle, rows = bind(on_all_rows, first, data, start is not None)
         start_rows = rows if batch_size is None else _sample_of_rows(start_random, bound, rows)
         evaluator = Evaluator(bound, particle, even_noise(start_random, CHAINS, bound.space.layout.size), start_rows)
         given = start is not None or particles is not None

@@ -1,5 +1,7 @@
 """A NumPyro model with its arguments: its sites, their shapes, and the checks of what `fit` supports."""
 
+import contextlib
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -60,6 +62,29 @@ class Unobserved(Messenger):
         msg["is_observed"], msg["value"] = False, None
 
 
+class _FirstSite(Messenger):
+    """Ends a model at its first site."""
+
+    found = False
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        self.found = True
+        raise InterruptedError
+
+
+def is_model(function: Any) -> bool:
+    """Whether a function can be called without arguments and then comes to a site of NumPyro.
+
+    Nothing is computed, and what follows the first site does not run.
+    """
+    first_site = _FirstSite()
+    with contextlib.suppress(Exception):  # such as those of a log density whose argument has a default
+        inspect.signature(function).bind()
+        with first_site:
+            jax.eval_shape(function)
+    return first_site.found
+
+
 class ModelCall(eqx.Module):
     """A model with its arguments: arrays are traced, all else is static."""
 
@@ -82,7 +107,14 @@ class ModelCall(eqx.Module):
 
 
 def bijection_of(site: dict[str, Any]) -> Any:
-    return biject_to(site["fn"].support)
+    """The map from unconstrained coordinates onto the support of a latent site."""
+    with contextlib.suppress(NotImplementedError):
+        if not jnp.iscomplexobj(site["value"]):
+            return biject_to(site["fn"].support)
+    raise ValueError(
+        f"`model` must have latent sites with a map from real coordinates, but NumPyro has none for {site['name']!r}. "
+        "Write it as a function of other sites by `numpyro.deterministic`, or use `numpyro.handlers.reparam`."
+    )
 
 
 def is_latent(site: dict[str, Any]) -> bool:
@@ -101,7 +133,7 @@ def _first_value(site: dict[str, Any]) -> Any:
     try:
         jax.eval_shape(lambda key: site["fn"](rng_key=key), jr.key(0))
     except NotImplementedError:  # an improper prior
-        return init_to_uniform(site)
+        return bijection_of(site) and init_to_uniform(site)
     return None
 
 
@@ -144,8 +176,9 @@ def check_sites(sites: dict[str, dict[str, Any]], plates: dict[str, tuple[int, i
         if site["fn"].support.is_discrete:
             raise ValueError(
                 f"`model` must have continuous latent sites, but {name!r} is discrete: particles follow gradients. "
-                "Sum such sites out of the model (a mixture by `numpyro.distributions.MixtureSameFamily`), or fix them "
-                "by `numpyro.handlers.condition`."
+                "Sum such sites out of the model (a mixture by `numpyro.distributions.MixtureSameFamily`, a chain of "
+                "states by the forward algorithm, a `jax.lax.scan` over time whose log probability is a "
+                "`numpyro.factor`), or fix them by `numpyro.handlers.condition`."
             )
         if isinstance(site["fn"], Delta):
             raise ValueError(

@@ -52,8 +52,8 @@ def from_model(model: Any, *args: Any, **kwargs: Any) -> "NumPyroTarget":
 
     Particles move in the unconstrained coordinates of NumPyro's samplers, log-Jacobians included; bounds may depend on
     other sites. For `plate(name, size, subsample_size=b)` in the model, each step of `fit` draws b new indices, with
-    replacement and the same for all particles; NumPyro scales the plate's log-likelihood by size/b. Methods that need
-    all data (`result.scores()`) run the plates in full.
+    replacement and the same for all particles; NumPyro scales the plate's log-likelihood by size/b. What needs all data
+    runs the plates in full: `sample`, `fit` without a sampler, `result.scores()`.
 
     Array arguments are arguments of the compiled step, so another target with data of the same shapes needs no
     compilation. A model that needs their values while it is traced (`len(np.unique(group))`) gets them as constants and
@@ -145,6 +145,9 @@ class NumPyroTarget(AbstractModelTarget):
 
     def batch_of(self, data: Batch, rows: dict[str, Array]) -> Batch:
         return rows
+
+    def on_all_rows(self) -> "NumPyroTarget":
+        return NumPyroTarget(self.space, ())
 
     def draw_prior(self, key: Key, num_particles: int) -> dict[str, Array]:
         """Independent draws of the latent sites from the model's prior.

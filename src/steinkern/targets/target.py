@@ -90,6 +90,10 @@ class AbstractTarget(OneLine):
         """The batch of the rows with these indices, by the names of `sampled_rows`."""
         return jax.tree.map(lambda leaf: leaf[rows["data"]], data)
 
+    def on_all_rows(self) -> "AbstractTarget":
+        """The target without minibatches of its own, such as those of a NumPyro model."""
+        return self
+
     def bind(self, particle: PyTree) -> "BoundTarget":
         """The log density of vectors in the unconstrained space of `particle`, one particle's pytree."""
         return BoundTarget(self, Space.of(particle, self.support), self.shared)

@@ -84,7 +84,7 @@ def sample(
         )
     key = as_concrete_key(key)
     random = generators(key, 4)
-    unbound = as_target_or_model(target)
+    unbound = as_target_or_model(target).on_all_rows()
     starts = candidate_starts(key, unbound, start)
     first = next(starts)
     data = as_concrete("data", data)

@@ -1,6 +1,5 @@
 """The first stage: the Gaussian nearest to the target, from the parameters of one particle, and mass that it misses."""
 
-import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -43,31 +42,15 @@ def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterato
 
 
 def as_target_or_model(target: Any) -> AbstractTarget:
-    """A target as for `fit`, or the posterior of a NumPyro model that takes no arguments; one that uses all data."""
+    """A target as for `fit`, or the posterior of a NumPyro model that needs no arguments."""
     if str(type(target).__module__).partition(".")[0] == "pymc":
         raise ValueError("`target` is a model, not a log density: give `steinkern.interop.pymc.from_model(model)`.")
-    if "numpyro" in sys.modules and not isinstance(target, AbstractTarget) and _takes_no_arguments(target):
+    if "numpyro" in sys.modules and not isinstance(target, AbstractTarget):
+        from ...interop._numpyro_call import is_model
         from ...interop.numpyro import from_model
 
-        target = from_model(target)
-    target = as_target(target)
-    if target.sampled_rows(None, None):
-        raise ValueError(
-            "`target` draws minibatches, and all data are needed here: leave `subsample_size` out of the model's "
-            "plates, or use `fit` with a sampler and particles."
-        )
-    return target
-
-
-def _takes_no_arguments(function: Any) -> bool:
-    """Whether a function has no parameters without a default; `*args` counts as one, but not in NumPyro's handlers."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    if str(type(function).__module__).partition(".")[0] == "numpyro":
-        return True
-    return all(one.default is not one.empty or one.kind is one.VAR_KEYWORD for one in parameters)
+        target = from_model(target) if is_model(target) else target
+    return as_target(target)
 
 
 def bind(target: AbstractTarget, particle: PyTree, data: Batch, check: bool) -> tuple[BoundTarget, PyTree, Batch]:
