@@ -105,8 +105,8 @@ def choose(
         bound, particle, rows = bind(on_all_rows, first, data, start is not None)
         start_rows = rows if batch_size is None else _sample_of_rows(start_random, bound, rows)
         evaluator = Evaluator(bound, particle, even_noise(start_random, CHAINS, bound.space.layout.size), start_rows)
-        given = start is not None or particles is not None
-        search = find_start(start_random, evaluator, chain([first], starts), given)
+        from_caller = start is not None or particles is not None
+        search = find_start(start_random, evaluator, chain([first], starts), from_caller)
     if search.problem is not None:
         raise ValueError(search.problem.text)
     nearest, cost = search.nearest, evaluator.cost

@@ -65,10 +65,10 @@ class Unobserved(Messenger):
 class _FirstSite(Messenger):
     """Ends a model at its first site."""
 
-    found = False
+    reached = False
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        self.found = True
+        self.reached = True
         raise InterruptedError
 
 
@@ -82,7 +82,7 @@ def is_model(function: Any) -> bool:
         inspect.signature(function).bind()
         with first_site:
             jax.eval_shape(function)
-    return first_site.found
+    return first_site.reached
 
 
 class ModelCall(eqx.Module):

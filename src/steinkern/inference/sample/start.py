@@ -94,7 +94,7 @@ class Start(NamedTuple):
     """Why no Gaussian was found; `None` where one was."""
 
 
-def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree], given: bool) -> Start:
+def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree], from_caller: bool) -> Start:
     """Fit the nearest Gaussian and look for mass that it misses.
 
     Of the caller's starts the search begins at the first one at which the log density and its gradient are finite.
@@ -106,13 +106,13 @@ def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterab
         random: draws the points.
         evaluator: of the target.
         starts: each the parameters of one particle in constrained coordinates.
-        given: whether they are the caller's, and not draws of the prior.
+        from_caller: whether they are the caller's, and not draws of the prior.
 
     Raises:
         ValueError: the log density or its gradient is not finite at any of the starts.
     """
     failed = []
-    for nearest, cloud in _searches(random, evaluator, starts, given):
+    for nearest, cloud in _searches(random, evaluator, starts, from_caller):
         problem = search_problem(evaluator, nearest)
         if problem is None:
             return Start(nearest, cloud, find_second_component(evaluator, nearest), None)
@@ -121,11 +121,11 @@ def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterab
 
 
 def _searches(
-    random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree], given: bool
+    random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree], from_caller: bool
 ) -> Iterator[tuple[Gaussian, Cloud]]:
     """The searches from the starts, one after the other, as far as they are asked for."""
     vectors = (evaluator.unconstrain(in_default_precision(start)) for start in starts)
-    if given:
+    if from_caller:
         for vector in vectors:
             if first := _begin(evaluator, vector):
                 yield continue_search(evaluator, first)
@@ -144,7 +144,7 @@ def _searches(
         ranked = (candidates[i] for i in np.argsort(-densities) if np.isfinite(densities[i]))
         begun = (first for vector in ranked if (first := _begin(evaluator, vector)))
         race = [continue_search(evaluator, first, _FIRST_ROUNDS) for first in islice(begun, _NUM_SEARCHES)]
-        if given:
+        if from_caller:
             break
     for nearest, cloud in sorted(race, key=lambda search: -search[0].bound):
         stopped = nearest.settled or nearest.diverged
