@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
+from steinkern.inference.default import choose
 
 MEAN, SDS = np.array([3.0, -200.0]), np.array([1e-3, 50.0])
 
@@ -147,7 +148,7 @@ def test_a_numpyro_model_needs_no_start():
     assert abs(rates.std() / (11**0.5 / 5) - 1) < 0.05
 
 
-def test_a_numpyro_model_with_arguments_or_minibatches_is_refused_with_the_way_out():
+def test_a_numpyro_model_with_arguments_is_refused_with_the_way_out():
     numpyro = pytest.importorskip("numpyro")
 
     def with_data(y):
@@ -157,13 +158,36 @@ def test_a_numpyro_model_with_arguments_or_minibatches_is_refused_with_the_way_o
     with pytest.raises(ValueError, match=r"`start` is missing.*interop.numpyro.from_model\(model, \.\.\.\)"):
         sk.sample(jr.key(0), with_data)
 
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", [sk.sample, sk.fit])
+def test_subsampled_plates_run_in_full_where_all_data_are_needed(method):
+    numpyro = pytest.importorskip("numpyro")
+    seen = jnp.array([0, 1, 2, 9])
+
     def in_parts():
         rate = numpyro.sample("rate", numpyro.distributions.Gamma(3.0, 1.0))
         with numpyro.plate("data", 4, subsample_size=2) as rows:
-            numpyro.sample("y", numpyro.distributions.Poisson(rate), obs=jnp.full(4, 2)[rows])
+            numpyro.sample("y", numpyro.distributions.Poisson(rate), obs=seen[rows])
 
-    with pytest.raises(ValueError, match=r"`target` draws minibatches.*leave `subsample_size` out"):
-        sk.sample(jr.key(0), in_parts)
+    with jax.numpy_dtype_promotion("standard"):
+        rates = method(jr.key(0), in_parts).particles["rate"]
+    assert abs(rates.mean() - 15 / 5) < 0.05  # Gamma(3 + 12, 1 + 4)
+    assert abs(rates.std() / (15**0.5 / 5) - 1) < 0.05
+
+
+def test_a_sampler_of_the_callers_keeps_the_minibatches_of_a_model():
+    numpyro = pytest.importorskip("numpyro")
+
+    def in_parts():
+        mean = numpyro.sample("mean", numpyro.distributions.Normal(0.0, 1.0))
+        with numpyro.plate("data", 4, subsample_size=2) as rows:
+            numpyro.sample("y", numpyro.distributions.Normal(mean, 1.0), obs=jnp.zeros(4)[rows])
+
+    target = sk.interop.numpyro.from_model(in_parts)
+    choice = choose(jr.key(0), target, sk.svgd(), None, None, None, 10, 1, None)
+    assert choice.target is target
+    assert choose(jr.key(0), target, None, None, None, None, 10, 1, None).target.plates == ()
 
 
 @pytest.mark.thorough

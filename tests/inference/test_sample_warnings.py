@@ -11,10 +11,11 @@ import pytest
 import steinkern as sk
 from steinkern.inference.sample.control_variates import moments_by_stein
 from steinkern.inference.sample.evaluation import Evaluator
-from steinkern.inference.sample.gaussian import first_precisions, nearest_gaussian
-from steinkern.inference.sample.properness import is_diverging
+from steinkern.inference.sample.gaussian import Gaussian, first_precisions, nearest_gaussian
+from steinkern.inference.sample.properness import is_diverging, search_problem
 from steinkern.inference.sample.randomness import even_noise
 from steinkern.inference.sample.second_component import find_second_component, second_scale
+from steinkern.inference.sample.start import find_start
 from steinkern.inference.sample.whitening import Whitening
 from tests.helpers import calibration
 
@@ -90,6 +91,45 @@ def test_a_search_that_diverges_begins_again_at_other_starts():
 def test_a_search_that_diverges_where_the_density_falls_is_not_called_improper():
     result = sk.sample(jr.key(0), lambda x: -0.5 * jnp.sum((x / 1e51) ** 2), np.zeros(2), throw=False)
     assert result.message.code == "not-found"
+
+
+def test_a_search_that_still_improves_slowly_has_not_failed():
+    evaluator = Evaluator(
+        bound(lambda x: -0.5 * jnp.sum(x**2)), jnp.zeros(2), np.random.default_rng(0).normal(size=(100, 2)), None
+    )
+    end = Gaussian(np.zeros(2), np.eye(2), -3.0, 100, False, False, np.ones(2), gain=0.02)
+    assert search_problem(evaluator, end) is None
+    assert search_problem(evaluator, end._replace(gain=50.0)).code == "not-found"
+    assert search_problem(evaluator, end._replace(bound=-np.inf)).code == "start-at-edge"
+    assert search_problem(evaluator, end._replace(mean=np.array([1e60, 0.0]))).code == "not-found"
+
+
+@pytest.mark.parametrize("flat", [0, 1])
+def test_the_ray_follows_the_coordinate_that_has_gone_farthest(flat):
+    def log_density(x):
+        return -0.5 * x[1 - flat] ** 2 - 0.5 * (x[flat] / 1e51) ** 2
+
+    result = sk.sample(jr.key(0), log_density, np.zeros(2), throw=False)
+    assert (result.message.code, f"'x[{flat}]'" in result.message.text) == ("not-found", True)
+
+
+def test_where_no_other_start_has_a_finite_density_the_search_from_the_callers_decides():
+    result = sk.sample(jr.key(0), lambda x: jnp.where(x[0] > 50, x[0], -jnp.inf), np.full(1, 60.0), throw=False)
+    assert result.message.code == "improper"
+
+
+def test_of_several_starts_the_search_continues_from_the_best():
+    def log_density(x):  # e⁻¹⁰ of the mass around 30, the rest around 0
+        return jnp.logaddexp(-10 - 0.5 * jnp.sum((x - 30) ** 2), -0.5 * jnp.sum(x**2))
+
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        evaluator = Evaluator(bound(log_density), jnp.zeros(2), even_noise(random, 100, 2), None)
+        from_there = find_start(random, evaluator, [np.full(2, 30.0)], from_caller=True)
+        assert np.all(np.abs(from_there.nearest.mean - 30) < 1)
+        starts = iter([np.full(2, 30.0), np.full(2, 29.0), np.full(2, np.nan), np.full(2, 31.0)])
+        best = find_start(random, evaluator, starts, from_caller=False)
+        assert np.all(np.abs(best.nearest.mean) < 1)
 
 
 def test_a_slip_of_the_sign_is_told():

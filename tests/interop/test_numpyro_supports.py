@@ -1,4 +1,4 @@
-"""Every constraint of NumPyro: unconstrained coordinates and back in both precisions, or a refusal that names the site."""
+"""Every constraint of NumPyro: to unconstrained coordinates and back in both precisions, or a refusal."""
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +91,9 @@ def test_a_support_survives_the_round_trip(name, precision):
 
 @pytest.mark.parametrize("name", WITHOUT_BIJECTION)
 def test_a_support_without_real_coordinates_is_refused_by_the_name_of_its_site(name):
-    with pytest.raises(ValueError, match=r"latent sites with a map from real coordinates, but NumPyro has none for 'x'"):
+    with pytest.raises(
+        ValueError, match=r"latent sites with a map from real coordinates, but NumPyro has none for 'x'"
+    ):
         from_model(model_on(*WITHOUT_BIJECTION[name]))
 
 
