@@ -74,6 +74,7 @@ def fit(
         target: a log density, `log_density(parameters)` or `log_density(parameters, data)`; or a `LogDensity` or
             `Posterior` for constraints and minibatches.
         sampler: such as `svgd()` or `matrix_svgd("mixture", Hessian())`; `None` for `AutoSVGD`, with everything chosen.
+            Without one, plates that a NumPyro model subsamples run in full.
         particles: a pytree of arrays with a leading particle axis, in constrained coordinates; or the `Result` of an
             earlier fit to continue. With an equal sampler and the same key the run continues exactly; with another
             sampler it starts from the result's particles. Shared parameters start at their values in the result.

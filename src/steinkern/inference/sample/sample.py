@@ -59,9 +59,10 @@ def sample(
     Args:
         key: `jax.random.key(seed)`; a legacy `jax.random.PRNGKey(seed)` gives the same random numbers.
         target: as for `fit`: a log density, a `LogDensity`, a `Posterior`, or a target that
-            `steinkern.interop.numpyro.from_model` (or PyMC's) returns; or a NumPyro model that takes no arguments.
+            `steinkern.interop.numpyro.from_model` (or PyMC's) returns; or a NumPyro model that needs no arguments.
+            Plates that it subsamples run in full.
         start: the pytree of one particle, in constrained coordinates, where the log density is finite. A NumPyro or
-            PyMC model needs none: its prior is drawn from.
+            PyMC model needs none: draws of its prior and points near 0 are tried.
         num_particles: the number of particles, up to a million.
         data: as for `fit`. All rows are used in every step.
         progress: show a progress bar; by default on a terminal and in a notebook.
