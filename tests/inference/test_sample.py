@@ -1,6 +1,7 @@
 """`sample` end to end on cheap targets: what comes back, in which form, and what is refused."""
 
 import dataclasses
+import pickle
 import warnings
 
 import jax
@@ -263,3 +264,39 @@ def test_what_single_precision_cannot_hold_is_told(function):
 def test_in_single_precision_a_density_without_mass_is_refused_too(log_density):
     with jax.enable_x64(False):
         assert sk.sample(jr.key(0), log_density, np.ones(2), throw=False).status is sk.Status.DIVERGED
+
+
+def test_draws_are_those_of_the_chains_in_constrained_coordinates():
+    target = sk.LogDensity(lambda x: 3 * jnp.log(x["rate"]) - x["rate"], support={"rate": sk.positive})  # Gamma(4, 1)
+    result = sk.sample(jr.key(0), target, {"rate": 1.0}, 50)
+    rates = result.draws["rate"]
+    assert rates.shape == result.recorded.points.shape[:2] == result.recorded.acceptance.shape
+    assert rates.shape[0] == 100
+    assert isinstance(rates, np.ndarray)
+    assert rates.dtype == result.particles["rate"].dtype
+    assert rates.min() > 0
+    assert np.isin(result.particles["rate"], rates).mean() > 0.9  # of long chains some are thinned
+    # At least 1,000 effective draws: five standard errors of the mean 4, sd 2, and of a quantile with density 0.033.
+    assert abs(rates.mean() - 4) < 5 * 2 / 1000**0.5
+    assert abs(np.quantile(rates, 0.95) - 7.754) < 5 * (0.05 * 0.95 / 1000) ** 0.5 / 0.0333
+    assert len(np.unique(rates[:, -1])) > 90
+
+
+def test_a_result_without_chains_names_the_way_to_draws(on_a_gaussian):
+    fitted = sk.fit(jr.key(0), badly_scaled, sk.svgd(optimizer=1e-9), on_a_gaussian, num_steps=1)
+    for result in (fitted, sk.combine([on_a_gaussian, on_a_gaussian])):
+        with pytest.raises(ValueError, match=r"has no draws.*Take `result.particles`, or call `sample`"):
+            _ = result.draws
+    np.testing.assert_array_equal(on_a_gaussian.resample(jr.key(0), 5).draws, on_a_gaussian.draws)
+
+
+def test_draws_survive_files_and_pickles(on_a_gaussian, tmp_path):
+    path = on_a_gaussian.save(tmp_path / "run.npz")
+    again = sk.load(path, target=badly_scaled)
+    np.testing.assert_array_equal(again.draws, on_a_gaussian.draws)
+    np.testing.assert_array_equal(again.recorded.log_densities, on_a_gaussian.recorded.log_densities)
+    with pytest.raises(ValueError, match=r"no target: .*load\(path, target=log_density\)"):
+        _ = sk.load(path).draws
+    copied = pickle.loads(pickle.dumps(on_a_gaussian))
+    np.testing.assert_array_equal(copied.draws, on_a_gaussian.draws)
+    assert path.stat().st_size < 2 * 8 * on_a_gaussian.draws.size + 500_000  # the history has 60 × 100 points more

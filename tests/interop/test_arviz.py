@@ -237,15 +237,83 @@ def test_the_log_likelihood_can_be_left_out(result):
     assert "log_likelihood" not in str(result.to_arviz(DATA, log_likelihood=False))
 
 
-def test_attributes_tell_that_particles_are_no_chain_and_how_good_they_are():
-    sampled = sk.sample(jr.key(0), lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), 20)
-    data = sampled.to_arviz()
+def test_attributes_tell_that_particles_of_fit_are_no_chain(data):
     assert "not a Markov chain" in data["posterior"].attrs["draws"]
-    told = data["sample_stats"].attrs
-    assert told["largest_r_hat"] == sampled.diagnostics.r_hat.max()
-    assert told["largest_mean_error"] == sampled.diagnostics.mean_errors.max()
     table = arviz.summary(data, kind="stats")
     assert not {"ess_bulk", "r_hat", "mcse_mean"} & set(table.columns)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    target = sk.Posterior(log_prior, log_likelihood, 2, support={"scale": sk.positive})
+    return sk.sample(jr.key(0), target, {"mean": jnp.zeros(2), "scale": 1.0}, 20, data=DATA)
+
+
+def test_the_groups_of_sample_hold_its_chains(sampled):
+    data = sampled.to_arviz(DATA)
+    posterior, stats = data["posterior"], data["sample_stats"]
+    chains, draws = posterior["scale"].shape
+    assert (chains, draws) == sampled.recorded.log_densities.shape
+    assert chains == 100
+    for name, values in sampled.draws.items():
+        np.testing.assert_array_equal(posterior[name].values, values)
+    np.testing.assert_array_equal(stats["lp"].values, sampled.recorded.log_densities)
+    np.testing.assert_array_equal(stats["acceptance_rate"].values, sampled.recorded.acceptance)
+    assert data["log_likelihood"]["data"].shape == (chains, draws, 2)
+    one = jnp.asarray(sampled.recorded.points[3, 5])
+    np.testing.assert_allclose(stats["lp"].values[3, 5], sampled.target.log_density(one, DATA), rtol=1e-10)
+    expected = [log_likelihood({name: values[3, 5] for name, values in sampled.draws.items()}, row) for row in DATA]
+    np.testing.assert_allclose(data["log_likelihood"]["data"].values[3, 5], expected, rtol=1e-10)
+    assert "chains of `sample`" in posterior.attrs["draws"]
+    assert stats.attrs["largest_r_hat"] == sampled.diagnostics.r_hat.max()
+    assert stats.attrs["largest_mean_error"] == sampled.diagnostics.mean_errors.max()
+
+
+def test_arviz_states_the_mixing_of_chains(sampled):
+    table = arviz.summary(sampled.to_arviz(DATA), round_to="none")
+    assert (table["r_hat"].astype(float) < 1.05).all()
+    draws = sampled.recorded.log_densities.size
+    assert (table["ess_bulk"].astype(float) > draws / 20).all()
+    assert (table["ess_tail"].astype(float) > draws / 20).all()
+    # The standard error of the mean of n draws is sd / √n at the least, but for antithetic chains.
+    assert (table["mcse_mean"].astype(float) < 0.1 * table["sd"].astype(float)).all()
+
+
+def test_leave_one_out_takes_the_draws_of_chains():
+    target = sk.Posterior(lambda mean: -0.5 * mean[0] ** 2, normal_log_likelihood, len(ROWS))
+    result = sk.sample(jr.key(0), target, jnp.zeros(1), 20, data=ROWS)
+    loo = arviz.loo(result.to_arviz(ROWS, observed={"y": ROWS}))
+    others, n = ROWS.sum() - ROWS, len(ROWS)
+    exact = stats.norm(others / n, np.sqrt(1 + 1 / n)).logpdf(ROWS).sum()
+    assert elpd(loo) == pytest.approx(exact, abs=0.2)  # as with a thousand exact draws
+
+
+def test_sites_and_predictive_draws_of_a_model_are_at_the_draws_of_its_chains():
+    numpyro = pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
+
+    def model():
+        mean = numpyro.sample("mean", numpyro.distributions.Normal(0.0, 1.0))
+        numpyro.deterministic("twice", mean + mean)
+        numpyro.sample("y", numpyro.distributions.Normal(mean, 0.1), obs=jnp.ones(3))
+
+    result = sk.sample(jr.key(0), sk.interop.numpyro.from_model(model), num_particles=10)
+    data = result.to_arviz(key=jr.key(1))
+    np.testing.assert_array_equal(data["posterior"]["twice"].values, 2 * result.draws["mean"])
+    assert data["posterior_predictive"]["y"].shape == (*result.draws["mean"].shape, 3)
+    off = data["posterior_predictive"]["y"].values - result.draws["mean"][..., None]
+    assert abs(off.std() - 0.1) < 0.005  # 30,000 normal numbers
+
+
+def test_many_observations_export_fewer_draws(sampled, monkeypatch):
+    monkeypatch.setattr("steinkern.interop.arviz._MAX_TERMS", sampled.recorded.log_densities.size)
+    posterior = sampled.to_arviz(DATA)["posterior"]
+    np.testing.assert_array_equal(posterior["scale"].values, sampled.draws["scale"][:, ::2])
+
+
+def test_predictive_draws_at_the_particles_are_a_chain_of_their_own(sampled):
+    data = sampled.to_arviz(DATA, observed={"y": DATA}, predictive={"y": np.zeros((20, 2, 2))})
+    assert data["posterior_predictive"]["y"].shape == (1, 20, 2, 2)
+    assert data["posterior"]["scale"].shape[0] == 100
 
 
 def test_data_survive_the_way_through_a_file(result, tmp_path):

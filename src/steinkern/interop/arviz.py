@@ -12,7 +12,9 @@ from jaxtyping import Array
 from ..core.arrays import as_concrete_key, as_data
 from ..core.extras import install_command
 from ..core.programs import compiled
-from ..core.types import Batch, KeyLike, Points
+from ..core.types import Batch, KeyLike, Points, PyTree
+from ..targets.checks import batch_length
+from ..targets.constrained import constrained
 from ..targets.target import BoundTarget
 from ._model import AbstractModelTarget, model_of
 
@@ -20,6 +22,7 @@ _PARTICLES = (
     "particles of equal weight, not a Markov chain: R-hat and effective sample sizes do not apply; "
     "arviz.summary(data, kind='stats') leaves them out"
 )
+_MAX_TERMS = 50_000_000  # observations times draws that are exported
 
 
 def arviz_data(
@@ -39,19 +42,31 @@ def arviz_data(
     model = model_of(target.target)
     if observed is None:
         observed = {} if model is None else model.observed()
-    points = jnp.asarray(result.points)
-    terms = _log_likelihoods(target, points, data) if log_likelihood else {}
+    points, particles, stats, origin = result.points[None], result.particles, {}, _PARTICLES
+    if (recorded := result.recorded) is not None:
+        terms = batch_length(data) if target.exchangeable else sum(map(np.size, observed.values()))
+        spacing = max(1, -(-recorded.log_densities.size * terms // _MAX_TERMS))
+        points, origin = recorded.points[:, ::spacing], "draws of the chains of `sample`"
+        stats = {"lp": recorded.log_densities[:, ::spacing], "acceptance_rate": recorded.acceptance[:, ::spacing]}
+        particles = constrained(target, jnp.asarray(points.reshape(-1, points.shape[-1])))
+    axes, vectors = points.shape[:2], jnp.asarray(points.reshape(-1, points.shape[-1]))
     draws = {
-        "posterior": result._sites(),
-        "sample_stats": {"lp": _log_densities(target, points, data)},
-        "posterior_predictive": _predictive(result, model, key, predictive),
-        "log_likelihood": _named_as_observed(terms, observed),
+        "posterior": result._sites(particles),
+        "posterior_predictive": _predictive(model, key, particles),
+        "log_likelihood": _named_as_observed(
+            _log_likelihoods(target, vectors, data) if log_likelihood else {}, observed
+        ),
     }
+    groups = {
+        group: {name: np.asarray(value).reshape(*axes, *np.shape(value)[1:]) for name, value in values.items()}
+        for group, values in draws.items()
+    }
+    groups["sample_stats"] = stats or {"lp": np.asarray(_log_densities(target, vectors, data))[None]}
+    groups["posterior_predictive"] |= _given_predictive(result, predictive)
     shapes = {name: np.shape(values) for name, values in observed.items()}
-    for group in draws.values():
+    for group in groups.values():
         for name, values in group.items():  # a log-likelihood has no axes for the parts of one observation
-            shapes[name] = max(shapes.get(name, ()), np.shape(values)[1:], key=len)
-    groups = {name: {key: np.asarray(value)[None] for key, value in group.items()} for name, group in draws.items()}
+            shapes[name] = max(shapes.get(name, ()), np.shape(values)[2:], key=len)
     groups["observed_data"] = {name: np.asarray(values) for name, values in observed.items()}
     full = {name: group for name, group in groups.items() if group}
     tree = _from_dict(full, *_axes(shapes, model, dims or {}, coords or {}))
@@ -63,33 +78,35 @@ def arviz_data(
         "message": str(result.message),
         "num_steps": result.num_steps,
         **({"check": check} if check else {}),
-        "draws": _PARTICLES,
+        "draws": origin,
     }
     tree["sample_stats"].attrs |= _numbers(result)
     return tree
 
 
-def _predictive(
-    result: Any, model: AbstractModelTarget | None, key: KeyLike | None, predictive: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Predictive draws by name: those of the model with `key`, and those in `predictive`."""
-    draws: dict[str, Any] = {}
-    if key is not None and model is not None:
-        draws = model.predictive(as_concrete_key(key), jax.tree.map(jnp.asarray, result.particles))
-    if key is not None and not draws:
+def _predictive(model: AbstractModelTarget | None, key: KeyLike | None, particles: PyTree) -> dict[str, Any]:
+    """A draw from the model's predictive distribution at every particle, by name; none without a key."""
+    if key is None:
+        return {}
+    draws = {} if model is None else model.predictive(as_concrete_key(key), jax.tree.map(jnp.asarray, particles))
+    if not draws:
         raise ValueError(
             "`key` draws from the predictive distribution of a NumPyro or PyMC model, and this target is none. Give "
             "draws as `predictive={name: array}`, such as the `values` of `result.predict(...)`."
         )
-    draws |= predictive or {}
+    return draws
+
+
+def _given_predictive(result: Any, predictive: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
+    """The caller's predictive draws, with an axis for their chain."""
     n = len(result.points)
-    for name, value in draws.items():
+    for name, value in (predictive or {}).items():
         if np.shape(value)[:1] != (n,):
             raise ValueError(
                 f"`predictive` must hold arrays with a leading axis of {n} particles, got shape {np.shape(value)} for "
                 f"{name!r}."
             )
-    return draws
+    return {name: np.asarray(value)[None] for name, value in (predictive or {}).items()}
 
 
 def _named_as_observed(terms: dict[str, Array], observations: Mapping[str, Any]) -> dict[str, Array]:

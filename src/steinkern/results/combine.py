@@ -18,7 +18,7 @@ def combine(results: Sequence[Result]) -> Result:
     """Combine the particles of several results of one target, such as runs from different initial particles.
 
     The combined result predicts, summarises and starts another `fit` like any other; that fit begins with a new sampler
-    state. It has no history, since every run has its own. Its status is the worst of the runs'.
+    state. It has no history and no draws, since every run has its own. Its status is the worst of the runs'.
 
     Args:
         results: at least one result; their parameters, constraints and shared parameters must agree.
@@ -63,6 +63,7 @@ def combine(results: Sequence[Result]) -> Result:
         message=Notice("combined", f"combined from {len(results)} results ({descriptions})."),
         num_steps=max(0 if result._chains else result.num_steps for result in results),
         loop=None,
+        recorded=None,
         warnings=tuple(dict.fromkeys(notice for result in results for notice in result.warnings)),
     )
 

@@ -44,6 +44,21 @@ class History(ShortRepr):
     `sample` the chains, and last the particles; `None` where they would take too much memory."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class ChainRecord(ShortRepr):
+    """What the chains of `sample` recorded after warm-up: at most 100 evenly spaced transitions of each chain.
+
+    Draws of successive transitions depend on one another, so that few are lost to thinning, and files stay small.
+    """
+
+    points: np.ndarray
+    """(chain, draw, d) the draws in unconstrained coordinates."""
+    log_densities: np.ndarray
+    """(chain, draw) the log density there, in unconstrained coordinates."""
+    acceptance: np.ndarray
+    """(chain, draw) the acceptance probability of the transition."""
+
+
 @dataclass(frozen=True)
 class Faults:
     """Counts of the faults in a run from which it recovered."""

@@ -22,8 +22,9 @@ from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, check_count
 from ..interop._model import model_of
 from ..interop.arviz import arviz_data
+from ..targets.constrained import constrained
 from ..targets.target import BoundTarget
-from .outcome import Diagnostics, History, Status
+from .outcome import ChainRecord, Diagnostics, History, Status
 from .prediction import Prediction, predict
 from .report.write import write_report
 from .saving import save
@@ -67,6 +68,8 @@ class Result:
 
     shared: PyTree = field(default=None, kw_only=True)
     """The values of the parameters that all particles share; `None` where there are none."""
+    recorded: ChainRecord | None = field(default=None, kw_only=True)
+    """The chains of `sample` in unconstrained coordinates, of which `draws` is the constrained view; else `None`."""
 
     @property
     def _chains(self) -> bool:
@@ -84,6 +87,35 @@ class Result:
             )
         target: BoundTarget = self.target
         return target
+
+    @property
+    def draws(self) -> PyTree:
+        """The draws of the chains of `sample`: the structure of the particles, with leading axes (chain, draw).
+
+        Take quantiles, probabilities and tails from the draws: there are up to 10,000 of them, where quantiles of 100
+        particles err by 0.1 to 0.3 standard deviations. The particles are a small choice of them for what is costly at
+        every point, such as predictions. `to_arviz` exports the draws, so that `arviz.summary` states R-hat, effective
+        sample sizes and Monte Carlo errors.
+
+        ```python
+        slopes = result.draws["slope"]             # (chain, draw, …), constrained, after warm-up
+        np.quantile(slopes, [0.05, 0.95], axis=(0, 1))
+        (result.draws["a"] > result.draws["b"]).mean()
+        ```
+
+        They are computed from `result.recorded` at every access: keep them in a variable. Of long chains 100 evenly
+        spaced transitions are kept, fewer in thousands of dimensions.
+
+        Raises:
+            ValueError: there are no chains: the result is of `fit`, `combine`, or a `sample` without a posterior. Or it
+                was read from a file without its target.
+        """
+        if self.recorded is None:
+            raise ValueError(
+                "this result has no draws: only that of a `sample` which found a posterior has chains. Take "
+                "`result.particles`, or call `sample`."
+            )
+        return jax.tree.map(np.asarray, constrained(self.known_target, jnp.asarray(self.recorded.points), 2))
 
     def scores(self, data: Batch = None) -> Points:
         """∇log p at the particles, in unconstrained coordinates; `data` are the full data of a target that has any."""
@@ -161,30 +193,33 @@ class Result:
     ) -> Any:
         """The result as ArviZ data: `InferenceData` with ArviZ 0.x, an xarray `DataTree` from 1.0 on.
 
-        The groups are `posterior` (the particles by name, and the deterministic sites of a model), `sample_stats`
-        (`lp`, the log density in unconstrained coordinates, and as attributes the diagnostics) and, where they are
-        known, `log_likelihood`, `observed_data` and `posterior_predictive`. The log-likelihood of every observation is
-        known of a `Posterior` and of NumPyro and PyMC models; `arviz.loo` and `arviz.compare` need it. The axes have
-        the names of the model's plates (NumPyro) or dims (PyMC).
+        The groups are `posterior` (the parameters by name, and the deterministic sites of a model), `sample_stats`
+        (`lp`, the log density in unconstrained coordinates, the chains' `acceptance_rate`, and as attributes the
+        diagnostics) and, where they are known, `log_likelihood`, `observed_data` and `posterior_predictive`. The
+        log-likelihood of every observation is known of a `Posterior` and of NumPyro and PyMC models; `arviz.loo` and
+        `arviz.compare` need it. The axes have the names of the model's plates (NumPyro) or dims (PyMC).
 
-        The particles form one chain. It is not a Markov chain, so R̂ and effective sample sizes have no meaning:
+        Of `sample` these are the chains' draws, with R-hat and effective sample sizes. Of `fit` they are the particles
+        as one chain. That is not a Markov chain, so R-hat and effective sample sizes have no meaning:
         `arviz.summary(data, kind="stats")` leaves them out.
 
         ```python
         tree = result.to_arviz(data, dims={"weights": ["column"]}, coords={"column": ["age", "income"]})
-        arviz.summary(tree, kind="stats")      # weights[age], weights[income]
+        arviz.summary(tree)      # weights[age], weights[income]
         ```
 
         Args:
             data: the data of the fit, if any.
             key: draws `posterior_predictive` where the target is a NumPyro or PyMC model.
             observed: named observations; a NumPyro or PyMC model supplies its own.
-            predictive: named predictive draws with a leading particle axis, instead of draws by `key`.
+            predictive: named predictive draws with a leading particle axis, instead of draws by `key`. They form one
+                chain.
             dims: for some variables, the name of every axis, chain and draw left out; those of the model by default.
                 The log-likelihood of a `Posterior` is the variable `data`, or has the name of the one observation that
                 has a number for every row.
             coords: for some axes, the labels along them.
-            log_likelihood: compute that group, which takes memory for particles × observations.
+            log_likelihood: compute that group, which takes memory for draws × observations. Of more than 50 million
+                such numbers, fewer draws are exported.
         """
         return arviz_data(self, data, key, observed, predictive, dims, coords, log_likelihood)
 
@@ -211,11 +246,12 @@ class Result:
         """
         return write_report(self, directory, data, title, coordinates)
 
-    def _sites(self) -> dict[str, Any]:
+    def _sites(self, particles: PyTree = None) -> dict[str, Any]:
         """Named quantities at the particles; the particles themselves in the precision in which they are held."""
+        particles = self.particles if particles is None else particles
         model = None if self.target is None else model_of(self.target.target)
-        derived = {} if model is None else model.sites(self.particles)
-        return {**derived, **by_name(self.particles)}
+        derived = {} if model is None else model.sites(particles)
+        return {**derived, **by_name(particles)}
 
     def described_settings(self) -> dict[str, Any]:
         """The settings with the versions, and the target and the sampler as texts."""
@@ -249,9 +285,9 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one file, which `steinkern.load(path)` reads, and return the path of the file.
 
-        The file holds the particles, the history, the message and warnings with their codes, the diagnostics, the
-        settings and the versions of the libraries. It holds no functions: `load` takes the target again where it is
-        needed. An existing file is replaced.
+        The file holds the particles, the draws of `sample`, the history, the message and warnings with their codes, the
+        diagnostics, the settings and the versions of the libraries. It holds no functions: `load` takes the target
+        again where it is needed. An existing file is replaced.
 
         To send results between processes there is no need for a file: they go through process pools where the target's
         functions can be imported by name, without the sampler if its step rule cannot.

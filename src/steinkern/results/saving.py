@@ -45,13 +45,13 @@ def load(
     ```python
     result.save("banana.npz")
     again = steinkern.load("banana.npz")                          # summary, predict, report, resample
-    again = steinkern.load("banana.npz", target=log_density)      # scores and to_arviz as well
+    again = steinkern.load("banana.npz", target=log_density)      # scores, draws and to_arviz as well
     so_far = steinkern.load("checkpoints")                        # the run of `fit(..., checkpoint="checkpoints")`
     ```
 
-    The file holds particles, history, warnings with their codes, diagnostics, settings and versions, and no functions:
-    `sampler` and, unless it is given here, `target` of the result are `None`. A `fit` from it starts at its particles.
-    `settings["versions"]` holds the versions of the libraries that made it.
+    The file holds particles, draws, history, warnings with their codes, diagnostics, settings and versions, and no
+    functions: `sampler` and, unless it is given here, `target` of the result are `None`. A `fit` from it starts at its
+    particles. `settings["versions"]` holds the versions of the libraries that made it.
 
     Particles that consist of dictionaries, lists, tuples and arrays come back as they were. Those of another class,
     such as an Equinox module or a named tuple, need `like`, because a file does not hold their class.

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.programs import compiled_quickly
 from ...core.types import Points, PyTree
-from ...results.outcome import Diagnostics, History
+from ...results.outcome import ChainRecord, Diagnostics, History
 from ...targets.target import BoundTarget
 from ..diagnostics import chain_numbers, distance_along_directions, stein_numbers
 from ..judge import MAX_CHAIN_ERROR
@@ -18,6 +18,7 @@ from .control_variates import Estimates, moments_by_stein
 from .thinning import thin
 
 _MAX_EDGE_SHARE = 3e-3  # of jumps: the share beyond an edge at 4.7 sds; smooth densities overflow less often
+_MAX_KEPT_DRAWS, _MAX_KEPT_NUMBERS = 100, 10_000_000  # of a chain, and in all; a result and its file stay small
 _RECORDS, _MAX_RECORDED = 60, 2_000_000  # records of the history, and the most numbers in their particles
 
 
@@ -97,6 +98,15 @@ def constrain_points(target: BoundTarget, points: np.ndarray) -> PyTree:
 @compiled_quickly
 def _constrain(target: BoundTarget, points: Points) -> PyTree:
     return jax.vmap(target.space.constrain)(points)
+
+
+def chain_record(chains: Chains) -> ChainRecord:
+    """The draws that a result keeps, in JAX's default precision."""
+    draws = chains.draws
+    most = min(_MAX_KEPT_DRAWS, max(1, _MAX_KEPT_NUMBERS // draws.points[0].size))
+    spacing = -(-len(draws.points) // most)
+    arrays = (array[spacing - 1 :: spacing] for array in (draws.points, draws.log_densities, draws.acceptance))
+    return ChainRecord(*(np.array(array.swapaxes(0, 1), jnp.result_type(float)) for array in arrays))
 
 
 def measure_draws(random: np.random.Generator, chains: Chains, placement: Placement) -> Diagnostics:

@@ -23,7 +23,7 @@ from ..judge import issue, judge
 from ..rounding import check_rounding
 from .chains import MAX_ROUNDS, chains_at, compile_round_ahead, run_chains
 from .evaluation import Evaluator
-from .particles import constrain_points, measure_draws, place_particles
+from .particles import chain_record, constrain_points, measure_draws, place_particles
 from .properness import NOT_FINITE
 from .randomness import even_noise, generators
 from .start import CHAINS, Start, as_target_or_model, bind, candidate_starts, expected_shapes, find_start
@@ -53,7 +53,7 @@ def sample(
     ```python
     result = sk.sample(jax.random.key(0), log_density, start=jnp.zeros(3))
     print(result.summary())
-    result.diagnostics.r_hat, result.diagnostics.cost.gradients, result.warnings
+    result.draws, result.particles, result.diagnostics.r_hat, result.warnings
     ```
 
     Args:
@@ -160,4 +160,5 @@ def _run(
     return judge(Result(
         particles, points, status, message, chains.num_transitions, placement.history, diagnostics, target,
         chains.sampler, None, settings, check_rounding(points, particles, name_of, placement.log_densities),
+        recorded=chain_record(chains),
     ))  # fmt: skip
