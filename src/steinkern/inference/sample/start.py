@@ -24,7 +24,8 @@ from .second_component import SecondComponent, find_second_component
 CHAINS = 100
 """The number of points in a cloud, and the least number of chains."""
 _NUM_CANDIDATES = 4  # draws of the prior, and as many points drawn uniformly
-_NUM_SEARCHES, _FIRST_ROUNDS = 3, 5  # from the candidates of highest density; after these rounds the best continues
+_NUM_SEARCHES = 3  # from the candidates of highest density
+_NUM_RACING, _FIRST_ROUNDS = 2, 5  # of them take these rounds each before the better one continues
 _PROBLEMS = ["not-found", "start-at-edge", "improper"]  # of several searches that fail the first of these is told
 
 
@@ -99,8 +100,8 @@ def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterab
 
     Of the caller's starts the search begins at the first one at which the log density and its gradient are finite.
     Where there are none, or it fails, candidates are `starts` and points drawn uniformly from (−2, 2) in unconstrained
-    coordinates. Searches from the three of highest density take five rounds each, and continue in the order of their
-    evidence lower bounds until one succeeds.
+    coordinates. Searches from the two of highest density take five rounds each, and continue in the order of their
+    evidence lower bounds until one succeeds; then one from the third begins.
 
     Args:
         random: draws the points.
@@ -142,13 +143,15 @@ def _searches(
         candidates = np.array([*islice(vectors, _NUM_CANDIDATES), *uniform])
         densities = evaluator.log_densities(candidates)
         ranked = (candidates[i] for i in np.argsort(-densities) if np.isfinite(densities[i]))
-        begun = (first for vector in ranked if (first := _begin(evaluator, vector)))
-        race = [continue_search(evaluator, first, _FIRST_ROUNDS) for first in islice(begun, _NUM_SEARCHES)]
+        begun = islice((first for vector in ranked if (first := _begin(evaluator, vector))), _NUM_SEARCHES)
+        race = [continue_search(evaluator, first, _FIRST_ROUNDS) for first in islice(begun, _NUM_RACING)]
         if from_caller:
             break
     for nearest, cloud in sorted(race, key=lambda search: -search[0].bound):
         stopped = nearest.settled or nearest.diverged
         yield (nearest, cloud) if stopped else continue_search(evaluator, nearest)
+    for first in begun:
+        yield continue_search(evaluator, first)
 
 
 def _begin(evaluator: Evaluator, vector: np.ndarray) -> Gaussian | None:
