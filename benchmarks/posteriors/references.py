@@ -1,10 +1,10 @@
 """Reference means and standard deviations of every target, and how they were made.
 
 Where there is a closed form it is taken: for the Gaussians, the funnel, the banana, the four modes and the Dirichlet.
-Two dimensions are integrated on a grid. The rest is long runs of NumPyro's NUTS in double precision: four chains with a dense mass
-matrix, in coordinates whitened by the Hessian at the mode, until R-hat is below 1.01 and the effective number of draws
-of every coordinate and of its square suffices, or each chain has 24,000 draws: what was reached is in the file.
-Centered hierarchies are run non-centered and mapped back.
+Two dimensions are integrated on a grid. The rest is long runs of NumPyro's NUTS in double precision: four chains with a
+dense mass matrix, in coordinates whitened by the Hessian at the mode, until R-hat is below 1.01 and the effective
+number of draws of every coordinate and of its square suffices, or each chain has 24,000 draws: what was reached is in
+the file. Centered hierarchies are run non-centered and mapped back.
 
 NumPyro models are run by two samplers, NumPyro's NUTS and BlackJAX's, each with eight chains from uniform starts and
 a warm-up of its own, in coordinates without the funnel where there is one. The reference is the moments of all draws,
