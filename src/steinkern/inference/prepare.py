@@ -160,7 +160,8 @@ def _check_rows(target: BoundTarget, points: Points, data: Batch, batch_size: in
 
     The rows are evaluated at one particle, which costs 1/n of an epoch without gradients.
     """
-    bad = np.flatnonzero(~on_host(_finite_rows(target, points, data, batch_size)))
+    rows_at_once = min(batch_size * len(points), batch_length(data))  # a step has as many, with their gradients
+    bad = np.flatnonzero(~on_host(_finite_rows(target, points, data, rows_at_once)))
     if bad.size:
         raise ValueError(
             f"`data` must have a finite log-likelihood in every row, but it is NaN or infinite at the first particle "
@@ -170,5 +171,5 @@ def _check_rows(target: BoundTarget, points: Points, data: Batch, batch_size: in
 
 
 @compiled
-def _finite_rows(target: BoundTarget, points: Points, data: Batch, batch_size: int) -> Array:
-    return jax.lax.map(lambda row: jnp.isfinite(target.log_example(points[0], row)), data, batch_size=batch_size)
+def _finite_rows(target: BoundTarget, points: Points, data: Batch, rows_at_once: int) -> Array:
+    return jax.lax.map(lambda row: jnp.isfinite(target.log_example(points[0], row)), data, batch_size=rows_at_once)
