@@ -22,7 +22,7 @@ _MAX_NEGATIVE = 0.1  # negative curvature beyond this share of the current preci
 _MAX_GROWTH = 16.0  # of a variance in one round, since flat directions may be flat only locally
 _MAX_LAST_GAIN = 1.0  # nats in a round: a search that gains less does not diverge, but improves slowly
 _MAX_SCALE = 1e50  # relative to 1 and the start: larger than a parameter in any unit
-_MAX_SCALE_POWER = 0.45  # of the largest number of the precision, because squares must not overflow
+_MAX_SCALE_POWER = 0.4  # of the largest number of the precision, because sums of squares must not overflow
 _NUM_SCALES = 20  # initial clouds that are compared, each with a quarter of the variance of the one before
 
 
