@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.multihost import on_host, placed_like
-from ..core.programs import compiled
+from ..core.programs import compiled, compiled_quickly
 from ..results.outcome import Diagnostics
 from .loop import Evaluation, LoopState, Run, batch_of, evaluate
 
@@ -107,7 +107,7 @@ def _stein_moments(xp: Any, points: Any, scores: Any, across: Any) -> tuple[Any,
     return xp.mean(values, axis=0), xp.std(values, axis=0) / math.sqrt(m - 1), white[ksd_rows], pulled[ksd_rows]
 
 
-@compiled
+@compiled_quickly
 def _on_device(points: Float[Array, "n d"], scores: Float[Array, "n d"], across: Array) -> tuple[Any, Any, Any, Any]:
     return _stein_moments(jnp, points, scores, across)
 
