@@ -303,3 +303,70 @@ def test_draws_survive_files_and_pickles(on_a_gaussian, tmp_path):
     copied = pickle.loads(pickle.dumps(on_a_gaussian))
     np.testing.assert_array_equal(copied.draws, on_a_gaussian.draws)
     assert path.stat().st_size < 2 * 8 * on_a_gaussian.draws.size + 500_000  # the history has 60 × 100 points more
+
+
+def horseshoe():
+    """Eight coefficients, three of them not 0, each a product of two scales and a normal variable."""
+    features = np.random.default_rng(0).standard_normal((60, 8))
+    seen = features @ np.array([3.0, -2, 1, 0, 0, 0, 0, 0]) + np.random.default_rng(1).standard_normal(60)
+
+    def log_density(p):
+        slopes = p["lam"] * p["tau"] * p["z"]
+        scales = -jnp.sum(jnp.log1p(p["lam"] ** 2)) - jnp.log1p(p["tau"] ** 2) - 0.5 * jnp.sum(p["z"] ** 2)
+        return scales - 0.5 * jnp.sum((seen - features @ slopes) ** 2)
+
+    def functions(p):
+        slopes = p["lam"] * p["tau"] * p["z"]
+        return jnp.concatenate([slopes, jnp.sum(slopes)[None], jnp.log(p["lam"])])
+
+    target = sk.LogDensity(log_density, support={"lam": sk.positive, "tau": sk.positive})
+    return target, {"lam": jnp.ones(8), "tau": jnp.ones(()), "z": jnp.zeros(8)}, functions
+
+
+def schools():
+    effects, errors = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+    def log_density(p):
+        prior = -0.5 * (p["centre"] / 5) ** 2 - jnp.log1p((p["spread"] / 5) ** 2) - 0.5 * jnp.sum(p["z"] ** 2)
+        return prior - 0.5 * jnp.sum(((effects - p["centre"] - p["spread"] * p["z"]) / errors) ** 2)
+
+    def functions(p):
+        school = p["centre"] + p["spread"] * p["z"]
+        return jnp.concatenate([school, jnp.max(school)[None], jnp.log(p["spread"])[None]])
+
+    target = sk.LogDensity(log_density, support={"spread": sk.positive})
+    return target, {"centre": jnp.zeros(()), "spread": jnp.ones(()), "z": jnp.zeros(8)}, functions
+
+
+def simplex():
+    counts = np.array([4.0, 3, 2, 2, 1, 0])
+
+    def functions(p):
+        return jnp.concatenate([p, jnp.log(p[:-1] / p[-1]), -jnp.sum(p * jnp.log(p))[None]])
+
+    return (
+        sk.LogDensity(lambda p: jnp.sum((counts - 0.5) * jnp.log(p)), support=sk.simplex),
+        jnp.full(6, 1 / 6),
+        functions,
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
+@pytest.mark.parametrize("model", [horseshoe, schools, simplex])
+@pytest.mark.parametrize("num_particles", [20, 100, 1000])
+def test_functions_of_the_parameters_are_distributed_as_over_the_draws(model, num_particles):
+    target, start, functions = model()
+    result = sk.sample(jr.key(0), target, start, num_particles)
+    draws = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), result.draws)
+    ours, all_draws = (np.asarray(jax.vmap(functions)(x)) for x in (result.particles, draws))
+    centered = all_draws - all_draws.mean(axis=0)
+    sd = all_draws.std(axis=0)
+    fourth_moment = np.mean(centered**4, axis=0) / sd**4
+    # Five standard errors of as many independent draws, of means, standard deviations and distribution functions.
+    assert np.all(np.abs(ours.mean(axis=0) - all_draws.mean(axis=0)) < 5 * sd / num_particles**0.5)
+    errors = np.sqrt((fourth_moment - 1) / (4 * num_particles))
+    assert np.all(np.abs(np.log(ours.std(axis=0) / sd)) < 5 * errors)
+    quantiles = np.quantile(all_draws, [0.1, 0.5, 0.9], axis=0)
+    below = np.mean(ours[None] < quantiles[:, None], axis=1)
+    assert np.all(np.abs(below - np.array([[0.1], [0.5], [0.9]])) < 5 * 0.5 / num_particles**0.5)
