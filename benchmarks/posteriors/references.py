@@ -279,7 +279,7 @@ def _blackjax_rounds(log_density: Map, dim: int, together: bool) -> Iterator[Any
         return jax.lax.map(chain, (jr.split(key, MODEL_CHAINS), states), batch_size=batch_size)
 
     start_key, *keys = jr.split(jr.key(4048), 1 + 2 + MODEL_ROUNDS)
-    starts = jr.uniform(start_key, (MODEL_CHAINS, dim), minval=-2.0, maxval=2.0)
+    starts = jr.uniform(start_key, (MODEL_CHAINS, dim), minval=-0.5, maxval=0.5)
     chains = jr.split(keys[0], MODEL_CHAINS), starts
     states, options = jax.jit(lambda chains: jax.lax.map(warm_up, chains, batch_size=batch_size))(chains)
     middle = np.argsort(options["step_size"])[MODEL_CHAINS // 2]
