@@ -21,6 +21,7 @@ from steinkern.inference.diagnostics import (
     stein_moments,
     stein_numbers,
 )
+from steinkern.samplers.hamiltonian import ChainState
 
 STILL = optax.sgd(1e-6)  # one object, one program
 
@@ -166,11 +167,19 @@ def test_the_convergence_of_chains_is_by_definition():
         assert mixing.r_hat[j] == pytest.approx(np.sqrt(49 / 50 + means.var(ddof=1) / within), rel=1e-10)
 
 
+def draws_at(points, scores=None, log_densities=None):
+    """States of chains at these points, with axes (transition, chain, coordinate)."""
+    scores = -points if scores is None else scores
+    values = -0.5 * np.sum(points**2, axis=-1) if log_densities is None else log_densities
+    return ChainState(points, values, scores, np.ones(values.shape), np.zeros(len(points)), np.zeros(len(points)))
+
+
 def test_numbers_of_chains_are_by_definition():
     generator = np.random.default_rng(0)
     points, scores = generator.normal(size=(50, 20, 2)), generator.normal(size=(50, 20, 2))
     acceptance = generator.uniform(size=(50, 20))
-    found, mixing = chain_numbers(sk.Diagnostics(), points, scores, acceptance), measure_mixing(points)
+    draws = draws_at(points, scores)._replace(acceptance=acceptance)
+    found, mixing = chain_numbers(sk.Diagnostics(), draws), measure_mixing(points)
     np.testing.assert_allclose(found.r_hat, mixing.r_hat)
     np.testing.assert_allclose(found.chain_errors, np.maximum(mixing.mean_errors, mixing.sd_errors))
     unit = (points - points.mean(axis=(0, 1))) / points.std(axis=(0, 1))
@@ -179,17 +188,42 @@ def test_numbers_of_chains_are_by_definition():
     assert found.lowest_acceptance == pytest.approx(acceptance.mean(axis=0).min())
 
 
-def test_ranks_tell_separate_modes_from_chains_far_out_in_a_tail():
-    noise = np.random.default_rng(0).normal(size=(100, 100))
-    modes = noise + 10.0 * (np.arange(100) < 10)  # a tenth of the chains elsewhere
-    # A funnel: every chain has a width of its own, and those in the wide end go far out.
-    widths = np.exp(3 * np.random.default_rng(1).normal(size=100) / 2)
-    numbers = [
-        chain_numbers(sk.Diagnostics(), x[..., None], x[..., None], np.ones((100, 100)))
-        for x in (modes, widths * noise)
-    ]
-    ranks = [each.rank_r_hat for each in numbers]
-    assert ranks[0] > 1.15 > ranks[1]
+def test_modes_are_clusters_of_chains_and_not_the_widths_or_places_of_a_funnel():
+    generator = np.random.default_rng(0)
+    noise = generator.normal(size=(100, 100, 3))
+    along = np.eye(3)[0]
+
+    def clusters(points, log_densities=None):
+        return chain_numbers(sk.Diagnostics(), draws_at(points, log_densities=log_densities)).num_clusters
+
+    assert clusters(noise) == 1
+    for share, number in ((0.1, 2), (0.5, 2), (0.01, 1)):  # a chain on its own is no evidence
+        centers = 10.0 * (np.arange(100) < 100 * share)
+        assert clusters(noise + centers[:, None] * along, -0.5 * np.sum(noise**2, axis=-1)) == number
+    # A funnel: every chain is at a place of its own along its width, and as wide as it is there.
+    places = 3 * generator.normal(size=100)
+    funnel = np.concatenate([places[:, None] + 0.3 * noise[..., :1], np.exp(places / 2)[:, None] * noise[..., 1:]], -1)
+    assert clusters(funnel, -places - 0.5 * np.sum(noise**2, axis=-1)) == 1
+    # Half of its chains in its narrow end: two places, but log densities that differ within them.
+    places = np.where(np.arange(100) < 50, -10 + generator.normal(size=100), 10.0)
+    ends = places[:, None] + noise[..., :1]
+    assert clusters(np.concatenate([ends, noise[..., 1:]], -1), -18 * places - 0.5 * np.sum(noise**2, axis=-1)) == 1
+
+
+def test_the_slope_ratio_is_that_of_the_ends_of_a_funnel_and_1_for_a_gaussian():
+    generator = np.random.default_rng(0)
+    width, unit = generator.normal(size=(100, 100, 1)), generator.normal(size=(100, 100, 9))
+    scale = np.exp(1.5 * width)  # of slopes 1/scale: their logarithm falls by 1.5 in a standard deviation
+    score = -width + 1.5 * np.sum(unit**2 - 1, axis=-1, keepdims=True)
+    draws = draws_at(np.concatenate([width, scale * unit], -1), np.concatenate([score, -unit / scale], -1))
+    ratios = chain_numbers(sk.Diagnostics(), draws).slope_ratio
+    assert np.log(ratios[0]) == pytest.approx(-1.5 * 2.56, rel=0.1)
+    np.testing.assert_allclose(ratios[1:], 1, atol=0.3)
+    mixing = generator.normal(size=(10, 10))
+    points = np.concatenate([width, unit], -1)
+    gaussian = draws_at(points @ mixing.T, -points @ np.linalg.inv(mixing))
+    np.testing.assert_allclose(chain_numbers(sk.Diagnostics(), gaussian).slope_ratio, 1, atol=0.2)
+    assert chain_numbers(sk.Diagnostics(), draws_at(width)).slope_ratio == [1.0]
 
 
 def test_the_distance_along_directions_is_kolmogorovs():

@@ -1,5 +1,6 @@
 """The judge: quiet at exact draws and healthy runs, loud where particles are wrong. (Warnings are errors in tests.)"""
 
+import dataclasses
 import signal
 import warnings
 
@@ -12,7 +13,7 @@ from jax.lax import stop_gradient
 
 import steinkern as sk
 from steinkern.inference.diagnostics import stein_numbers
-from steinkern.inference.judge import is_wrong_sign
+from steinkern.inference.judge import is_wrong_sign, judge
 from tests.helpers.judged import judged
 
 STILL, SLOW, NOTHING = optax.sgd(1e-3), optax.sgd(1e-6), optax.sgd(0.0)  # one object, one program
@@ -146,18 +147,18 @@ def chains(**numbers):
     """Diagnostics of chains that have converged, but for these numbers."""
     ones = np.ones(2)
     healthy = {
-        "r_hat": ones, "rank_r_hat": 1.0, "chain_errors": 0.01 * ones, "drift": 0.0, "fourth_moment": 3 * ones,
-        "slope_ratio": 2.0, "lowest_acceptance": 0.8, "mean_score": 0.0, "distance": 0.1,
+        "r_hat": ones, "chain_errors": 0.01 * ones, "drift": 0.0, "fourth_moment": 3 * ones,
+        "slope_ratio": 2 * ones, "lowest_acceptance": 0.8, "mean_score": 0.0, "distance": 0.1,
     }  # fmt: skip
     return sk.Diagnostics(**(healthy | numbers))
 
 
 OFF = np.array([0.0, 1.0])
 CHAINS = {
-    "modes-apart": {"r_hat": 1 + OFF, "rank_r_hat": 1.5},
+    "modes-apart": {"r_hat": 1 + OFF, "num_clusters": 2},
     "slow-chains": {"r_hat": 1 + OFF},
     "not-settled": {"chain_errors": 0.1 * OFF},
-    "uneven-curvature": {"slope_ratio": 100.0, "lowest_acceptance": 0.3},
+    "uneven-curvature": {"slope_ratio": 0.1**OFF, "lowest_acceptance": 0.3},
     "heavy-tails": {"fourth_moment": 3 + 20 * OFF},
     "edge": {"mean_score": 20.0},
     "few-particles": {"distance": 0.4},
@@ -173,12 +174,33 @@ def test_every_number_of_chains_has_its_warning(code):
     assert codes(result) == [code]
     assert result.status is sk.Status.FINISHED
     assert result.message.code == "converged-but-failed"
-    assert "'x1'" in result.warnings[0].text or code in (
-        "uneven-curvature",
-        "edge",
-        "few-particles",
-        "missed-component",
-    )
+    assert "'x1'" in result.warnings[0].text or code in ("edge", "few-particles", "missed-component")
+
+
+@pytest.mark.parametrize("code", ["slow-chains", "not-settled", "uneven-curvature"])
+def test_a_funnel_and_the_way_out_of_it_are_said_only_where_slopes_differ_along_a_coordinate(code):
+    def text(slope_ratio):
+        numbers = CHAINS[code] | {"slope_ratio": slope_ratio}
+        return " ".join(map(str, judged(chains(**numbers), 100, 2, of_sample=True).warnings))
+
+    assert "'x1' is low: a funnel. If it is the scale of a hierarchy, write the groups non-centered." in text(0.1**OFF)
+    for others in (np.ones(2), 0.5**OFF, 10**OFF):  # a standardized effect is steep where its scale is high
+        assert "non-centered" not in text(others)
+    assert "funnel" not in text(np.ones(2))
+
+
+def test_the_number_in_a_warning_of_errors_is_the_number_in_the_summary():
+    numbers = chains(chain_errors=np.array([0.01, 0.0312]), mean_errors=0.02 * np.ones(2), sd_errors=0.01 * np.ones(2))
+    result = judged(numbers, 100, 2, of_sample=True)
+    assert "0.031 of a standard deviation" in result.warnings[0].text
+    assert "up to 0.031 sd" in result.summary()
+
+
+def test_chains_that_used_up_their_budget_say_so():
+    result = judged(chains(**CHAINS["not-settled"]), 100, 2, of_sample=True)
+    ended = dataclasses.replace(result, warnings=(), message=sk.Notice("budget", "The chains used up their budget."))
+    (notice,) = judge(ended).warnings
+    assert "used up their budget. Raise `max_gradients`." in notice.text
 
 
 def test_particles_that_could_not_be_compared_are_told_with_the_reason():

@@ -27,7 +27,7 @@ for seed in range(5):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in DENSITIES if name != "ode"])  # whose stiff regions take minutes
+@pytest.mark.parametrize("name", DENSITIES)
 def test_five_calls_of_every_kind_return(name):
     done = subprocess.run(
         [sys.executable, "-c", CALLS, name], capture_output=True, text=True, timeout=900, check=True

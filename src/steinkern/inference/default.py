@@ -317,7 +317,7 @@ def compare(diagnostics: Diagnostics, points: np.ndarray, draws: Any) -> Diagnos
 
     The stated errors are the difference and the chains' standard error in quadrature.
     """
-    numbers = chain_numbers(diagnostics, draws.points, draws.scores, draws.acceptance)
+    numbers = chain_numbers(diagnostics, draws)
     x = points.astype(np.float64)
     sd = draws.points.std(axis=(0, 1))
     sd = np.where(sd > 0, sd, 1)

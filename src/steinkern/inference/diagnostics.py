@@ -39,6 +39,8 @@ _MAX_ON_HOST = 2**12  # measured numbers; the moments of more are computed by a 
 _KSD_PARTICLES = 256  # of the kernel Stein discrepancy, which takes all pairs
 _DIRECTIONS = 64
 _SIGNIFICANT_DRIFT = 4.0  # standard errors
+_MIN_GAP, _MIN_CLUSTER = 2.0, 0.1  # between clusters of chains, in widths of one; the share of chains in the second
+_PERCENTILES = 2.56  # standard deviations between the 10th and the 90th percentile
 _MAX_SCORE = 1e15  # in units of the coordinate; its square is finite in float32
 
 
@@ -245,7 +247,7 @@ def squared_discrepancy(points: np.ndarray, scores: np.ndarray) -> float:
 
 
 def measure_mixing(points: np.ndarray) -> Diagnostics:
-    """R-hat, standard errors and drift of draws with axes (transition, chain, coordinate).
+    """R-hat, standard errors, drift and fourth moments of draws with axes (transition, chain, coordinate).
 
     The standard errors come from the spread of the chains' means, so they need no estimate of autocorrelation. The
     formula is that of independent chains. Jumps couple the chains, since each adds the difference of two others, but
@@ -267,30 +269,18 @@ def measure_mixing(points: np.ndarray) -> Diagnostics:
     r_hat = np.sqrt((t - 1) / t + between / np.where(within > 0, within, 1))
     return Diagnostics(
         r_hat=r_hat, mean_errors=errors[0], sd_errors=errors[1], chain_errors=np.maximum(*errors),
-        drift=float(max(drifts)),
+        drift=float(max(drifts)), fourth_moment=np.mean((unit**2) ** 2, axis=(0, 1)),
     )  # fmt: skip
 
 
-def chain_numbers(
-    diagnostics: Diagnostics, points: np.ndarray, scores: np.ndarray, acceptance: np.ndarray
-) -> Diagnostics:
+def chain_numbers(diagnostics: Diagnostics, draws: Any) -> Diagnostics:
     """The diagnostics with the numbers of chains.
 
     Args:
         diagnostics: of the particles.
-        points: the draws, with axes (transition, chain, coordinate).
-        scores: ∇log p at the draws.
-        acceptance: of every transition, with axes (transition, chain).
+        draws: a `ChainState` of NumPy arrays, with axes (transition, chain, …).
     """
-    mixing = measure_mixing(points)
-    sd = points.std(axis=(0, 1))
-    unit = (points - points.mean(axis=(0, 1))) / np.where(sd > 0, sd, 1)
-    slopes = np.mean(np.abs(scores), axis=0)  # the mean slope along each chain
-    low, high = np.quantile(slopes, [0.05, 0.95], axis=0)
-    # Ranks (Vehtari et al., 2021) are robust to a few chains with large values in a heavy tail or in the wide part of a
-    # funnel, which are not in a separate mode.
-    worst = points[:, :, int(np.argmax(mixing.r_hat))]
-    ranks = np.argsort(np.argsort(worst, axis=None, kind="stable")).reshape(worst.shape)
+    mixing = measure_mixing(draws.points)
     return replace(
         diagnostics,
         r_hat=mixing.r_hat,
@@ -298,12 +288,53 @@ def chain_numbers(
         sd_errors=mixing.sd_errors,
         chain_errors=mixing.chain_errors,
         drift=mixing.drift,
-        rank_r_hat=float(np.sqrt(ranks.var() / ranks.var(axis=0).mean())),
-        fourth_moment=np.mean(unit**4, axis=(0, 1)),
-        slope_ratio=float(np.max(high / np.maximum(low, 1e-300))),
-        acceptance=float(np.mean(acceptance)),
-        lowest_acceptance=float(np.mean(acceptance, axis=0).min()),
+        fourth_moment=mixing.fourth_moment,
+        num_clusters=_num_clusters(draws.points[:, :, int(np.argmax(mixing.r_hat))], draws.log_densities),
+        slope_ratio=_slope_ratio(draws.points, draws.scores),
+        acceptance=float(np.mean(draws.acceptance)),
+        lowest_acceptance=float(np.mean(draws.acceptance, axis=0).min()),
     )
+
+
+def _num_clusters(values: np.ndarray, log_densities: np.ndarray) -> int:
+    """The number of clusters of chains, 1 where there is no evidence of several.
+
+    Clusters are apart by more than twice the width of a chain, and the second largest has a tenth of the chains. Within
+    each, medians differ less between chains than one chain varies, both of the values and of the log densities: in a
+    funnel they differ more.
+
+    Args:
+        values: of a coordinate, with axes (transition, chain).
+        log_densities: likewise.
+    """
+    medians, width = np.median(values, axis=0), np.median(values.std(axis=0))
+    order = np.argsort(medians)
+    cluster = np.zeros(len(order), int)
+    cluster[order[1:]] = np.cumsum(np.diff(medians[order]) > _MIN_GAP * width)
+    counts = np.bincount(cluster)
+    if len(counts) == 1 or np.sort(counts)[-2] < _MIN_CLUSTER * len(order):
+        return 1
+    for each in (values, log_densities):
+        medians = np.median(each, axis=0)
+        within = medians - (np.bincount(cluster, medians) / counts)[cluster]
+        if within.std() > np.median(each.std(axis=0)):
+            return 1
+    return len(counts)
+
+
+def _slope_ratio(points: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """(d,) the slopes along all other coordinates, where a coordinate is high over where it is low.
+
+    By a regression of the logarithm of their norm on the coordinate, from the 10th to the 90th percentile of a
+    Gaussian; 1 for a Gaussian target, and far from 1 along the width of a funnel.
+    """
+    d = points.shape[-1]
+    rows = evenly_spaced(points[..., 0].size, MAX_PARTICLES)
+    x, s = (values.reshape(-1, d)[rows] for values in (points, scores))
+    x, squares = x - x.mean(axis=0), s**2 / np.maximum(np.mean(s**2, axis=0), 1e-300)
+    others = np.log(np.maximum(np.sum(squares, axis=1, keepdims=True) - squares, 1e-300))
+    slope = np.mean(x * others, axis=0) / np.sqrt(np.maximum(np.mean(x**2, axis=0), 1e-300))
+    return np.asarray(np.exp(_PERCENTILES * slope / 2)) if d > 1 else np.ones(d)
 
 
 def distance_along_directions(random: np.random.Generator, particles: np.ndarray, others: np.ndarray) -> float:

@@ -31,10 +31,9 @@ MAX_RHAT, MAX_REFERENCE_RHAT = 1.2, 1.05
 """Chains of `sample` converge, or say so by their errors. Reference chains start from the particles: where these are
 too narrow, so are the chains, and the two agree. R-hat is below 1.03 where they mix, and above 1.08 on bananas with too
 narrow particles."""
-MAX_RANK_RHAT = 1.15  # of ranks; above it there are separate modes, the smaller with at least a tenth of the chains
 MAX_CHAIN_ERROR, MAX_REFERENCE_ERROR = 0.03, 0.1  # standard errors of means and standard deviations, relative to the sd
 MAX_DRIFT = 0.1  # standard deviations between the halves of the draws
-MIN_ACCEPTANCE, MAX_SLOPE_RATIO = 0.5, 30.0  # of the worst chain, and between chains; beyond both there is a funnel
+MIN_ACCEPTANCE, MAX_SLOPE_RATIO = 0.5, 5.0  # of the worst chain; between the ends of a coordinate, or its inverse
 MAX_FOURTH_MOMENT = 12.0  # 3 for a Gaussian
 MAX_MEAN_SCORE = 8.0  # standard errors; large, because it is the largest over all coordinates
 MAX_DISTANCE = 0.25  # Kolmogorov's, between particles and held-out draws along random directions
@@ -267,33 +266,35 @@ def _about_chains(result: Result) -> Iterator[Notice]:
     r_hat, worst = float(d.r_hat.max()), _name_of(result, np.argmax(d.r_hat))
     if d.missed_component:
         yield Notice("missed-component", d.missed_component)
-    if r_hat > max_r_hat and d.rank_r_hat > MAX_RANK_RHAT:
+    unsettled = float(d.chain_errors.max()) > max_error or (of_sample and d.drift > MAX_DRIFT)
+    budget = f" {result.message.text} Raise `max_gradients`." if result.message.code == "budget" else ""
+    if r_hat > max_r_hat and d.num_clusters > 1:
         yield Notice(
             "modes-apart",
-            f"chains stay apart in {worst!r} (R-hat {r_hat:.2f}): there are separate modes, and how much mass each has "
-            "is not known. Compare several starts, remove symmetries such as exchangeable labels, or see whether the "
-            "modes are real.",
+            f"chains stay apart in {worst!r} (R-hat {r_hat:.2f}), in {d.num_clusters} clusters: there are separate "
+            "modes, and how much mass each has is not known. Compare several starts, remove symmetries such as "
+            f"exchangeable labels, or see whether the modes are real.{budget}",
         )
     elif r_hat > max_r_hat:
         yield Notice(
             "slow-chains",
-            f"chains move slowly in {worst!r} (R-hat {r_hat:.2f}), so that its mean and spread are not known. The "
-            "usual cause is a funnel, as in a hierarchy with few data a group: write it non-centered.",
+            f"chains move slowly in {worst!r} (R-hat {r_hat:.2f}), so that its mean and spread are not known. "
+            + _about_shape(result)
+            + budget,
         )
-    elif float(d.chain_errors.max()) > max_error or (of_sample and d.drift > MAX_DRIFT):
+    elif unsettled:
         yield Notice(
             "not-settled",
             f"means and spreads are not settled, least of all in {_name_of(result, np.argmax(d.chain_errors))!r} "
-            f"(standard errors of up to {d.chain_errors.max():.2g} of a standard deviation): scales differ from place "
-            "to place, as in a funnel or along a sharp bend. Write a hierarchy non-centered, other parameters so that "
-            "they depend less on one another, and see that the density is proper.",
+            f"(standard errors of up to {d.chain_errors.max():.2g} of a standard deviation). "
+            + _about_shape(result)
+            + budget,
         )
-    if d.lowest_acceptance < MIN_ACCEPTANCE and d.slope_ratio > MAX_SLOPE_RATIO:
+    elif d.lowest_acceptance < MIN_ACCEPTANCE and _is_funnel(d):
         yield Notice(
             "uneven-curvature",
-            f"curvature varies strongly (some chains accept {d.lowest_acceptance:.0%} of their moves, and the slope "
-            f"differs {d.slope_ratio:.0f}-fold between chains): a funnel, whose narrow end is visited too rarely. "
-            "Write a hierarchy non-centered.",
+            f"some chains accept {d.lowest_acceptance:.0%} of their moves, and visit a narrow region too rarely. "
+            + _about_shape(result),
         )
     if of_sample:
         yield from _about_draws(result)
@@ -310,6 +311,25 @@ def _about_chains(result: Result) -> Iterator[Notice]:
             f"{d.sd_ratios[index]:.2f} of theirs. The target's shape is not one that these particles can take: "
             f"{SAMPLE}.",
         )
+
+
+def _is_funnel(d: Diagnostics) -> bool:
+    return bool(np.max(np.abs(np.log(d.slope_ratio))) > np.log(MAX_SLOPE_RATIO))
+
+
+def _about_shape(result: Result) -> str:
+    """Why chains move slowly, and advice: a funnel only where slopes differ along a coordinate."""
+    d, advice = result.diagnostics, "Take other parameters, which depend less on one another"
+    if not _is_funnel(d):
+        return f"{advice}, and see that the density is proper."
+    index = int(np.argmax(np.abs(np.log(d.slope_ratio))))
+    name, ratio = _name_of(result, index), d.slope_ratio[index]
+    if ratio > 1:
+        return f"Slopes are {ratio:.0f} times as steep where {name!r} is high, as in a funnel or at a bend. {advice}."
+    return (
+        f"Slopes are {1 / ratio:.0f} times as steep where {name!r} is low: a funnel. If it is the scale of a "
+        "hierarchy, write the groups non-centered."
+    )
 
 
 def _has_edge(d: Diagnostics) -> bool:

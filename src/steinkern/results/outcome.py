@@ -162,8 +162,8 @@ class Diagnostics(ShortRepr):
     r_hat: np.ndarray = field(default_factory=_empty)
     """(d,) R-hat of the chains, near 1 after convergence: those of `sample`, or the reference chains of a `fit` without
     a sampler."""
-    rank_r_hat: float = math.nan
-    """R-hat of the ranks of the coordinate with the largest R-hat: well above 1 where chains are in separate modes."""
+    num_clusters: int = 1
+    """The number of clusters of chains in the coordinate with the largest R-hat: several in separate modes."""
     chain_errors: np.ndarray = field(default_factory=_empty)
     """(d,) the larger of the chains' standard errors of the mean and of the standard deviation, in standard
     deviations."""
@@ -171,8 +171,9 @@ class Diagnostics(ShortRepr):
     """The largest significant change of a mean or standard deviation between the halves of the draws."""
     fourth_moment: np.ndarray = field(default_factory=_empty)
     """(d,) of the chains' draws, in standard deviations: 3 for a Gaussian."""
-    slope_ratio: float = math.nan
-    """The largest ratio of a coordinate's mean slopes between chains."""
+    slope_ratio: np.ndarray = field(default_factory=_empty)
+    """(d,) slopes along the other coordinates where a coordinate is high over those where it is low: 1 for a Gaussian,
+    far from 1 along the width of a funnel."""
     acceptance: float = math.nan
     """The mean acceptance probability of the chains."""
     lowest_acceptance: float = math.nan
@@ -219,7 +220,8 @@ class Diagnostics(ShortRepr):
         if len(self.mean_errors):
             lines.append(
                 f"Standard errors of unconstrained means up to {np.max(self.mean_errors):.2g} sd, of their standard "
-                f"deviations up to {np.max(self.sd_errors):.1%}; R-hat {np.max(self.r_hat):.3f}."
+                f"deviations up to {np.max(self.sd_errors):.2g} sd, of those of the chains up to "
+                f"{np.max(self.chain_errors):.2g} sd; R-hat {np.max(self.r_hat):.3f}."
             )
         if self.cost != Cost():
             lines.append(

@@ -49,7 +49,7 @@ class Noise(NamedTuple):
     momenta: Points
     """Standard normal."""
     length: Scalar
-    """Uniform in [0, 1): sets the length of the trajectories."""
+    """Of the trajectories, relative to a quarter period: uniform in [0.5, 1.5), or longer where `jitter` is small."""
     jitter: Float[Array, " n"]
     """The factor on every chain's step size; `log_jitter` has its logarithm."""
     acceptance: Float[Array, " n"]
@@ -83,7 +83,7 @@ class Hamiltonian(AbstractSampler):
 
     metric: AbstractMetric
     step_size: Any = eqx.field(converter=as_number)
-    max_leaps: int = eqx.field(default=32, static=True)
+    max_leaps: int = eqx.field(default=64, static=True)
     share: float = eqx.field(default=0.5, static=True)
     traits: ClassVar[Traits] = Traits(deterministic=False, interacting=False)
 
@@ -124,7 +124,7 @@ class Hamiltonian(AbstractSampler):
         minus = jnp.remainder(plus + jr.randint(keys[6], (jumping,), 1, others), others)  # any other than `plus`
         return Noise(
             momenta=jr.normal(keys[0], points.shape, dtype),
-            length=jr.uniform(keys[1], (), dtype),
+            length=0.5 + jr.uniform(keys[1], (), dtype),
             jitter=jnp.exp(log_jitter(jr.uniform(keys[2], (n,), dtype))),
             acceptance=jr.uniform(keys[3], (n,), dtype),
             rows=jnp.stack([order[:jumping], order[jumping:][plus], order[jumping:][minus]]),
@@ -134,7 +134,7 @@ class Hamiltonian(AbstractSampler):
     def _trajectories(self, noise: Noise, state: ChainState, target: BoundTarget, batch: Batch) -> ChainState:
         step = cast_like(self.step_size, state.points)
         steps = step * noise.jitter[:, None]
-        length = _MEAN_LENGTH * (0.5 + noise.length)
+        length = _MEAN_LENGTH * noise.length
         leaps = jnp.clip(jnp.ceil(length / step), 1, self.max_leaps).astype(jnp.int32)
         pull, push_back = jax.vmap(self.metric.pull_score), jax.vmap(self.metric.unwhiten)
 
@@ -143,12 +143,13 @@ class Hamiltonian(AbstractSampler):
 
         def leap(_: Any, moving: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
             points, momenta, values, scores = moving
-            # A trajectory that has diverged is rejected, and stays: farther away a differential equation is stiff.
+            # A trajectory that has diverged is rejected, and waits where it began, with an infinite momentum: where it
+            # ended a differential equation may be so stiff that all chains would wait for it in every leap.
             moves = (energy_gain(momenta, values) > -_DIVERGED)[:, None]
             halfway = momenta + steps / 2 * pull(scores)
-            points = jnp.where(moves, points + push_back(steps * halfway), points)
+            points = jnp.where(moves, points + push_back(steps * halfway), state.points)
             values, scores = _values_and_scores(target, points, batch)
-            return points, jnp.where(moves, halfway + steps / 2 * pull(scores), momenta), values, scores
+            return points, jnp.where(moves, halfway + steps / 2 * pull(scores), jnp.inf), values, scores
 
         first = (state.points, noise.momenta, state.log_densities, state.scores)
         points, momenta, values, scores = jax.lax.fori_loop(0, leaps, leap, first)

@@ -1,6 +1,8 @@
 """The second stage: Hamiltonian chains from the nearest Gaussian, until their means and spreads have converged.
 
 Each of two rounds of warm-up adapts the step size and then estimates the metric, the inverse covariance of the draws.
+Chains that have not converged four rounds later take steps of many sizes: narrow regions need small ones, and wide
+regions large ones.
 """
 
 import math
@@ -31,7 +33,10 @@ ROUND = 50
 _WARM_UP = 2  # rounds
 MAX_ROUNDS = 16
 """The most rounds after warm-up."""
-_ROUNDS_BEFORE_HALVING = 4  # unconverged chains continue with half the step size, which narrow regions need
+_EQUAL_ROUNDS = 4  # with one step size; chains that have not converged then continue with steps of many sizes
+_MAX_HALVINGS = 4.0  # of these steps
+MAX_EARLY_FOURTH_MOMENT = 5.0  # chains with heavier tails do not end before: few draws understate their errors
+_GRADIENTS_A_CHAIN = 10_000  # the default budget
 _ACCEPTANCE = 0.8  # the mean acceptance to which the step size is adapted: a balance of cost and narrow regions
 _MIN_STEP = 1e-4
 _NOTICE = "Ctrl-C: the run ends after this round, with the draws so far. A second one ends it at once."
@@ -53,8 +58,10 @@ class Chains:
     sampler: Hamiltonian
     whitening: Whitening
     """The sampler's metric, on the host."""
-    halved_step: bool
-    """Whether the chains continued with half the step size."""
+    slow: bool
+    """Whether they took steps of many sizes, because with one size they had not converged."""
+    exhausted: bool
+    """Whether they ended because of their budget."""
     stopped: bool
     """Whether Ctrl-C ended them."""
     problem: Notice | None
@@ -90,7 +97,7 @@ def compile_round_ahead(target: BoundTarget, n: int, data: Batch) -> None:
 
 def run_chains(
     random: np.random.Generator, target: BoundTarget, state: ChainState, precision: np.ndarray, data: Batch, bar: Any,
-    transitions: int = ROUND, max_rounds: int = MAX_ROUNDS,
+    transitions: int = ROUND, max_rounds: int = MAX_ROUNDS, max_gradients: int | None = None,
 ) -> Chains:  # fmt: skip
     """Run two rounds of warm-up, which adapt step size and metric, and then rounds until the chains have converged.
 
@@ -103,24 +110,22 @@ def run_chains(
         bar: the progress bar.
         transitions: in a round.
         max_rounds: the most rounds after warm-up.
+        max_gradients: the budget, by default 10,000 a chain. The round in which they are used up is the last one.
     """
     (n, d), dtype = state.points.shape, state.points.dtype
-    numbers = n * d * transitions * max_rounds
-    thinning = next((k for k in (1, 2, 5) if numbers <= k * _MAX_NUMBERS), 10)
-    whitening = Whitening.of_precision(precision)
-    sampler = Hamiltonian(whitening.metric(), jax.device_put(np.float64(d**-0.25)))
-    first, cost, problem = 0, Cost(), None
-    rounds: list[Any] = []
-    spreads: list[np.ndarray] = []
+    thinning = next((k for k in (1, 2, 5) if n * d * transitions * max_rounds <= k * _MAX_NUMBERS), 10)
+    whitening, step_size = Whitening.of_precision(precision), jax.device_put(np.float64(d**-0.25))
+    sampler = Hamiltonian(whitening.metric(), step_size)
+    first, cost, problem, exhausted = 0, Cost(), None, False
+    rounds, spreads = list[Any](), list[np.ndarray]()
     with interruptible(_NOTICE) as interrupt:
         for number in range(1 - _WARM_UP, max_rounds + 1):  # rounds of warm-up have numbers below 1
-            noise = transition_noise(random, sampler, transitions, n, d, dtype)
-            rate = jax.device_put(np.float64(number < 1))
-            state, step_size, *recorded = one_round(noise, target, sampler, state, data, rate)
+            max_halvings, rate = _MAX_HALVINGS * (number > _EQUAL_ROUNDS), np.float64(number < 1)
+            noise = transition_noise(random, sampler, transitions, n, d, dtype, max_halvings)
+            state, step_size, *recorded = one_round(noise, target, sampler, state, data, jax.device_put(rate))
             draws, step_sizes = jax.tree.map(_on_host, recorded)
             rounds.append(jax.tree.map(lambda leaf: leaf[thinning - 1 :: thinning].copy(), (draws, step_sizes)))
-            leaps = int(np.sum(draws.leaps))  # all chains take leapfrog steps, half of them jump
-            cost += Cost(gradients=leaps * n + transitions * (n // 2), sequential=leaps + transitions)
+            cost += _cost_of(draws)
             spreads.append(np.subtract(*np.quantile(draws.points, [0.75, 0.25], axis=(0, 1))))
             bar.update()
             if is_diverging(spreads):
@@ -132,25 +137,35 @@ def run_chains(
             if number < 1:
                 whitening = estimate_metric(draws.points, precision)
                 sampler, first = Hamiltonian(whitening.metric(), step_size), len(rounds)
-            if number > 0 and interrupt.requested:
-                break
-            # Stopping at intermediate checks is biased towards rounds that under-sample the tails.
-            if number < 2 or _ROUNDS_BEFORE_HALVING < number < max_rounds:
                 continue
-            mixing = measure_mixing(np.concatenate([draws.points for draws, _ in rounds[first:]]))
-            if _have_converged(mixing):
+            exhausted = cost.gradients >= (max_gradients or _GRADIENTS_A_CHAIN * n)
+            is_last = exhausted or interrupt.requested or number == max_rounds
+            # Stopping at intermediate checks is biased towards rounds that under-sample the tails.
+            if number > 1 and (is_last or number <= _EQUAL_ROUNDS):
+                mixing = measure_mixing(np.concatenate([draws.points for draws, _ in rounds[first:]]))
+                if number > _EQUAL_ROUNDS and mixing.drift > MAX_DRIFT:  # the first half is still warm-up
+                    first = (first + len(rounds)) // 2
+                elif _have_converged(mixing) and (
+                    number == _EQUAL_ROUNDS or mixing.fourth_moment.max() <= MAX_EARLY_FOURTH_MOMENT
+                ):
+                    exhausted = False
+                    break
+            if is_last:
                 break
-            if number == _ROUNDS_BEFORE_HALVING:  # drop the draws of long steps, which hardly reached narrow regions
-                step_size = jax.device_put(np.asarray(sampler.step_size) / 2)
-                sampler, first = replace(sampler, step_size=step_size), len(rounds)
-            elif number > _ROUNDS_BEFORE_HALVING and mixing.drift > MAX_DRIFT:  # the first half is still warm-up
-                first = (first + len(rounds)) // 2
+            if number == _EQUAL_ROUNDS:  # drop the draws of long steps, which hardly reached narrow regions
+                first = len(rounds)
     states, step_sizes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *rounds)
     draws = jax.tree.map(lambda leaf: leaf[first * (transitions // thinning) :], states)
     return Chains(
         states, draws, step_sizes, len(rounds) * transitions, sampler, whitening,
-        len(rounds) > _WARM_UP + _ROUNDS_BEFORE_HALVING, interrupt.requested, problem, cost,
+        number > _EQUAL_ROUNDS, exhausted, interrupt.requested, problem, cost,
     )  # fmt: skip
+
+
+def _cost_of(draws: Any) -> Cost:
+    """The cost of a round: all chains take leapfrog steps, and half of them jump."""
+    (transitions, n, _), leaps = draws.points.shape, int(np.sum(draws.leaps))
+    return Cost(gradients=leaps * n + transitions * (n // 2), sequential=leaps + transitions)
 
 
 def _on_host(leaf: Array) -> np.ndarray:

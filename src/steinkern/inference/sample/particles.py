@@ -13,7 +13,7 @@ from ...results.outcome import ChainRecord, Diagnostics, History
 from ...targets.target import BoundTarget
 from ..diagnostics import chain_numbers, distance_along_directions, stein_numbers
 from ..judge import MAX_CHAIN_ERROR
-from .chains import Chains
+from .chains import MAX_EARLY_FOURTH_MOMENT, Chains
 from .control_variates import Estimates, moments_by_stein
 from .thinning import thin
 
@@ -113,9 +113,8 @@ def measure_draws(random: np.random.Generator, chains: Chains, placement: Placem
     """The numbers of the chains, and of the particles that stand for their draws.
 
     The stated errors combine the standard errors of the estimates with the difference between the estimates and the
-    particles' moments. For slow chains that have not converged
-    the standard errors are twice those of plain means and spreads: on a sharp bend, over 20 keys, errors were 1.5 times
-    as large as these.
+    particles' moments. For slow chains that have not converged the standard errors are twice those of plain means and
+    spreads: on a sharp bend, over 20 keys, errors were 1.5 times as large as these.
     """
     draws, whitening, estimates = chains.draws, chains.whitening, placement.estimates
     points, sd = np.asarray(placement.points, np.float64), draws.points.std(axis=(0, 1))
@@ -125,12 +124,14 @@ def measure_draws(random: np.random.Generator, chains: Chains, placement: Placem
     if len(points) > 1:
         # In x the spreads of draws are noise where the posterior is narrow in a direction across the coordinates.
         numbers = stein_numbers(white, whitening.pull_scores(placement.scores))
-    numbers = chain_numbers(numbers, draws.points, draws.scores, draws.acceptance)
+    numbers = chain_numbers(numbers, draws)
     mean_error, sd_error = estimates.mean_error / sd, estimates.variance_error / (2 * sd**2)
-    # Narrow regions that slow chains visit rarely make these errors too small.
-    chain_errors = (2 if chains.halved_step else 1) * np.maximum(mean_error, numbers.sd_errors)
-    if chains.halved_step and numbers.chain_errors.max() > MAX_CHAIN_ERROR / 2:
+    # Of heavy tails few draws far out decide, which a regression hardly sees.
+    heavy = numbers.fourth_moment > MAX_EARLY_FOURTH_MOMENT
+    sd_error = np.where(heavy, np.maximum(sd_error, numbers.sd_errors), sd_error)
+    if chains.slow and numbers.chain_errors.max() > MAX_CHAIN_ERROR / 2:  # narrow regions were visited rarely
         mean_error, sd_error = 2 * numbers.mean_errors, 2 * numbers.sd_errors
+    chain_errors = np.maximum(mean_error, sd_error)
     mean_error = np.hypot(mean_error, (points.mean(axis=0) - placement.mean) / sd)
     if len(points) > 1:
         sd_error = np.hypot(sd_error, (points.std(axis=0) - placement.sd) / sd)

@@ -24,9 +24,14 @@ def even_noise(random: np.random.Generator, n: int, d: int) -> np.ndarray:
 
 
 def transition_noise(
-    random: np.random.Generator, sampler: Hamiltonian, transitions: int, n: int, d: int, dtype: Any
-) -> Noise:
-    """The random numbers of `transitions` transitions of n chains in d dimensions, along a leading axis."""
+    random: np.random.Generator, sampler: Hamiltonian, transitions: int, n: int, d: int, dtype: Any,
+    max_halvings: float = 0.0,
+) -> Noise:  # fmt: skip
+    """The random numbers of `transitions` transitions of n chains in d dimensions, along a leading axis.
+
+    The step size of all chains is halved up to `max_halvings` times, by a random factor in each transition. The
+    trajectories of small steps are as long as others and have more leapfrog steps.
+    """
     jumping = sampler.num_jumping(n)
     others = max(n - jumping, 2)
     order = random.permuted(np.tile(np.arange(n, dtype=np.int32), (transitions, 1)), axis=1)
@@ -40,7 +45,8 @@ def transition_noise(
     with np.errstate(divide="ignore"):  # log 0: a jump that is always accepted
         log_acceptance = np.log(uniform(jumping))
     normal = random.standard_normal((transitions, n, d))
-    floating = normal, uniform(), np.exp(log_jitter(uniform(n))), uniform(n), log_acceptance
+    jitter, length, factor = np.exp(log_jitter(uniform(n))), 0.5 + uniform(), 0.5 ** (max_halvings * uniform())
+    floating = normal, length / factor, jitter * factor[:, None], uniform(n), log_acceptance
     momenta, length, jitter, acceptance, log_acceptance = (array.astype(dtype) for array in floating)
     rows = np.stack([order[:, :jumping], *pairs], axis=1)
     return Noise(*jax.device_put([momenta, length, jitter, acceptance, rows, log_acceptance]))

@@ -39,6 +39,7 @@ def sample(
     num_particles: int | np.integer = 100,
     data: Batch = None,
     *,
+    max_gradients: int | np.integer | None = None,
     progress: bool | None = None,
     throw: bool = True,
 ) -> Result:
@@ -65,6 +66,8 @@ def sample(
             PyMC model needs none: draws of its prior and points near 0 are tried.
         num_particles: the number of particles, up to a million.
         data: as for `fit`. All rows are used in every step.
+        max_gradients: the budget of the chains, by default 10,000 gradients for each of a hundred chains. The result
+            of chains that have used it up is that of the draws so far, and a warning says so.
         progress: show a progress bar; by default on a terminal and in a notebook.
         throw: raise `DivergedError` (which carries the result) where no finite mass is found; `False` returns a result
             with that status.
@@ -83,6 +86,7 @@ def sample(
             f"`num_particles` must be at most {_MAX_PARTICLES:,}, got {num_particles}. Take fewer, or draw from the "
             "result with `resample(key, num_particles, replace=True)`."
         )
+    max_gradients = None if max_gradients is None else as_count("max_gradients", max_gradients)
     key = as_concrete_key(key)
     random = generators(key, 4)
     unbound = as_target_or_model(target).on_all_rows()
@@ -102,7 +106,7 @@ def sample(
             evaluator = Evaluator(bound, particle, even_noise(random[0], CHAINS, bound.space.layout.size), data)
             compile_round_ahead(bound, _num_chains(num_particles), data)
             nearest_start = find_start(random[0], evaluator, chain([first], starts), start is not None)
-        result = _run(random[1:], evaluator, nearest_start, num_particles, settings, bar)
+        result = _run(random[1:], evaluator, nearest_start, num_particles, max_gradients, settings, bar)
     issue(result.warnings, result)
     if throw and result.status is Status.DIVERGED:
         raise DivergedError(result)
@@ -115,7 +119,7 @@ def _num_chains(num_particles: int) -> int:
 
 def _run(
     random: list[np.random.Generator], evaluator: Evaluator, start: Start, num_particles: int,
-    settings: dict[str, Any], bar: Any,
+    max_gradients: int | None, settings: dict[str, Any], bar: Any,
 ) -> Result:  # fmt: skip
     """Run the stages after the start: chains, particles, diagnostics."""
     target, data = evaluator.target, evaluator.data
@@ -139,7 +143,7 @@ def _run(
         return without_posterior(start.problem, start.cloud.points, evaluator.cost)
     bar.set_description_str("chains")
     state = chains_at(start.cloud, _num_chains(num_particles))
-    chains = run_chains(chain_random, target, state, start.nearest.precision, data, bar)
+    chains = run_chains(chain_random, target, state, start.nearest.precision, data, bar, max_gradients=max_gradients)
     cost = evaluator.cost + chains.cost
     if chains.problem is not None:
         return without_posterior(chains.problem, chains.draws.points[-1], cost)
@@ -156,6 +160,11 @@ def _run(
         steps = quantity(chains.num_transitions, "step")
         text = f"Ctrl-C ended the run after {steps}; the result is that of the draws so far."
         status, message = Status.STOPPED, Notice("ended-early", text)
+    elif chains.exhausted:
+        text = (
+            f"The chains used up their budget, {chains.cost.gradients:,} gradients in {chains.num_transitions} steps."
+        )
+        status, message = Status.FINISHED, Notice("budget", text)
     name_of = target.space.layout.coordinate_name
     return judge(Result(
         particles, points, status, message, chains.num_transitions, placement.history, diagnostics, target,
