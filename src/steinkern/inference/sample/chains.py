@@ -35,7 +35,7 @@ MAX_ROUNDS = 16
 """The most rounds after warm-up."""
 _EQUAL_ROUNDS = 4  # with one step size; chains that have not converged then continue with steps of many sizes
 _MAX_HALVINGS = 4.0  # of these steps
-MAX_EARLY_FOURTH_MOMENT = 5.0  # chains with heavier tails do not end before: few draws understate their errors
+_MAX_EARLY_FOURTH_MOMENT = 3.5  # chains with heavier tails do not end before: few draws understate their errors
 _GRADIENTS_A_CHAIN = 10_000  # the default budget
 _ACCEPTANCE = 0.8  # the mean acceptance to which the step size is adapted: a balance of cost and narrow regions
 _MIN_STEP = 1e-4
@@ -146,7 +146,7 @@ def run_chains(
                 if number > _EQUAL_ROUNDS and mixing.drift > MAX_DRIFT:  # the first half is still warm-up
                     first = (first + len(rounds)) // 2
                 elif _have_converged(mixing) and (
-                    number == _EQUAL_ROUNDS or mixing.fourth_moment.max() <= MAX_EARLY_FOURTH_MOMENT
+                    number == _EQUAL_ROUNDS or mixing.fourth_moment.max() <= _MAX_EARLY_FOURTH_MOMENT
                 ):
                     exhausted = False
                     break

@@ -60,19 +60,18 @@ def moments_by_stein(points: np.ndarray, scores: np.ndarray, whitening: Whitenin
     center = points.mean(axis=(0, 1))
     white, pulled = whitening.whiten(points - center), whitening.pull_scores(scores)
     spacing = max(1, t * n // _MAX_DRAWS)
-    has_enough_draws = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MAX_DIMENSIONS
     means, mean_score = white.mean(axis=0), pulled.mean(axis=0)
-    holds = smooth and _are_zero(mean_score)
+    corrects = t * n >= _DRAWS_A_CONTROL * 2 * d and d <= _MAX_DIMENSIONS and smooth and _are_zero(mean_score)
     thinned_scores = pulled[::spacing].reshape(-1, d)
-    if has_enough_draws:
-        means, _ = _correct(means, mean_score, _slopes(thinned_scores, white[::spacing].reshape(-1, d)), holds)
+    if corrects:
+        means, _ = _correct(means, mean_score, _slopes(thinned_scores, white[::spacing].reshape(-1, d)))
     mean = means.mean(axis=0)
     inner = white - mean
     by_chain = np.ascontiguousarray(inner.transpose(1, 2, 0))  # (n, d, t)
     products = by_chain @ inner.transpose(1, 0, 2) / t  # (n, d, d): the means of u_i u_j
     plain = products.mean(axis=0)
     covariance, variance_error = plain, _error(np.mean(whitening.unwhiten(inner) ** 2, axis=0))
-    if has_enough_draws:
+    if corrects:
         controls = by_chain @ pulled.transpose(1, 0, 2) / t + np.eye(d)  # E[u_i s_k] = −δ_ik
         thinned = inner[::spacing].reshape(-1, d)
         rows, least = np.empty((d, n, d)), np.empty((d, d))
@@ -80,7 +79,7 @@ def moments_by_stein(points: np.ndarray, scores: np.ndarray, whitening: Whitenin
             column = thinned[:, i, None]
             slopes = _slopes(np.concatenate([column * thinned_scores, thinned_scores], axis=1), column * thinned)
             offsets = np.concatenate([controls[:, i], mean_score], axis=1)
-            rows[i], least[i] = _correct(products[:, i], offsets, slopes, holds)
+            rows[i], least[i] = _correct(products[:, i], offsets, slopes)
         covariance = _make_positive(rows.mean(axis=1), eigh(plain)[0][0] / 2)
         steps = whitening.steps()
         variance_error = _error(np.sum(steps * (rows.swapaxes(0, 1) @ steps), axis=1))
@@ -99,18 +98,17 @@ def _slopes(controls: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.linalg.solve(gram + ridge * np.eye(len(gram)), controls.T @ values)
 
 
-def _correct(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray, holds: bool) -> tuple[np.ndarray, np.ndarray]:
+def _correct(plain: np.ndarray, offsets: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The means by chain, corrected where that has the smaller error, and a lower limit of each stated error.
 
     Args:
         plain: the means of the values by chain.
         offsets: the means of the controls by chain; their expectations are 0.
         slopes: the coefficients of the regression of the values on the controls.
-        holds: whether the mean score is 0 within its standard error.
     """
     corrected = plain - offsets @ slopes
     size, error = np.abs(corrected.mean(axis=0) - plain.mean(axis=0)), _error(plain)
-    accepted = (_error(corrected) < error) & (size <= _MAX_CORRECTION * error) & holds
+    accepted = (_error(corrected) < error) & (size <= _MAX_CORRECTION * error)
     uncertain = accepted & (not _are_zero(offsets))
     return np.where(accepted, corrected, plain), np.where(uncertain, np.maximum(size, error), 0)
 

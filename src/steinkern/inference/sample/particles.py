@@ -13,12 +13,13 @@ from ...results.outcome import ChainRecord, Diagnostics, History
 from ...targets.target import BoundTarget
 from ..diagnostics import chain_numbers, distance_along_directions, stein_numbers
 from ..judge import MAX_CHAIN_ERROR
-from .chains import MAX_EARLY_FOURTH_MOMENT, Chains
+from .chains import Chains
 from .control_variates import Estimates, moments_by_stein
 from .thinning import thin
 
 _MAX_EDGE_SHARE = 3e-3  # of jumps: the share beyond an edge at 4.7 sds; smooth densities overflow less often
 _MAX_KEPT_DRAWS, _MAX_KEPT_NUMBERS = 100, 10_000_000  # of a chain, and in all; a result and its file stay small
+_HEAVY_TAILS = 5.0  # the fourth moment beyond which stated errors of spreads are at least those of plain ones
 _RECORDS, _MAX_RECORDED = 60, 2_000_000  # records of the history, and the most numbers in their particles
 
 
@@ -51,7 +52,8 @@ def place_particles(random: np.random.Generator, target: BoundTarget, chains: Ch
     draws, whitening = chains.draws, chains.whitening
     half, d = draws.points.shape[1] // 2, draws.points.shape[2]  # half is also the number of jumps in a transition
     smooth = bool(draws.outside.mean() <= _MAX_EDGE_SHARE * half)
-    estimates = moments_by_stein(draws.points, draws.scores, whitening, smooth)
+    # The errors of slow chains are stated without the regressions, which take longer than the chains in 100 dimensions.
+    estimates = moments_by_stein(draws.points, draws.scores, whitening, smooth and not chains.slow)
     mean, sd = estimates.moments(whitening)
     candidates = draws.points[:, :half].reshape(-1, d)
     whitened = whitening.whiten(candidates - estimates.center)
@@ -127,8 +129,7 @@ def measure_draws(random: np.random.Generator, chains: Chains, placement: Placem
     numbers = chain_numbers(numbers, draws)
     mean_error, sd_error = estimates.mean_error / sd, estimates.variance_error / (2 * sd**2)
     # Of heavy tails few draws far out decide, which a regression hardly sees.
-    heavy = numbers.fourth_moment > MAX_EARLY_FOURTH_MOMENT
-    sd_error = np.where(heavy, np.maximum(sd_error, numbers.sd_errors), sd_error)
+    sd_error = np.where(numbers.fourth_moment > _HEAVY_TAILS, np.maximum(sd_error, numbers.sd_errors), sd_error)
     if chains.slow and numbers.chain_errors.max() > MAX_CHAIN_ERROR / 2:  # narrow regions were visited rarely
         mean_error, sd_error = 2 * numbers.mean_errors, 2 * numbers.sd_errors
     chain_errors = np.maximum(mean_error, sd_error)
