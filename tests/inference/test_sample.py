@@ -282,7 +282,6 @@ def test_draws_are_those_of_the_chains_in_constrained_coordinates():
     assert isinstance(rates, np.ndarray)
     assert rates.dtype == result.particles["rate"].dtype
     assert rates.min() > 0
-    assert np.isin(result.particles["rate"], rates).mean() > 0.9  # of long chains some are thinned
     # At least 1,000 effective draws: five standard errors of the mean 4, sd 2, and of a quantile with density 0.033.
     assert abs(rates.mean() - 4) < 5 * 2 / 1000**0.5
     assert abs(np.quantile(rates, 0.95) - 7.754) < 5 * (0.05 * 0.95 / 1000) ** 0.5 / 0.0333

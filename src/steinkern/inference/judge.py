@@ -31,7 +31,7 @@ MAX_RHAT, MAX_REFERENCE_RHAT = 1.2, 1.05
 """Chains of `sample` converge, or say so by their errors. Reference chains start from the particles: where these are
 too narrow, so are the chains, and the two agree. R-hat is below 1.03 where they mix, and above 1.08 on bananas with too
 narrow particles."""
-MAX_CHAIN_ERROR, MAX_REFERENCE_ERROR = 0.03, 0.1  # standard errors of means and standard deviations, relative to the sd
+MAX_CHAIN_ERROR = 0.1  # standard errors of means and standard deviations, relative to the sd
 MAX_DRIFT = 0.1  # standard deviations between the halves of the draws
 MIN_ACCEPTANCE, MAX_SLOPE_RATIO = 0.5, 5.0  # of the worst chain; between the ends of a coordinate, or its inverse
 MAX_FOURTH_MOMENT = 12.0  # 3 for a Gaussian
@@ -262,11 +262,11 @@ def _about_chains(result: Result) -> Iterator[Notice]:
             )
     if not len(d.r_hat) or (of_sample and result.status is Status.STOPPED):  # chains cut short have not converged
         return
-    max_r_hat, max_error = (MAX_RHAT, MAX_CHAIN_ERROR) if of_sample else (MAX_REFERENCE_RHAT, MAX_REFERENCE_ERROR)
+    max_r_hat = MAX_RHAT if of_sample else MAX_REFERENCE_RHAT
     r_hat, worst = float(d.r_hat.max()), _name_of(result, np.argmax(d.r_hat))
     if d.missed_component:
         yield Notice("missed-component", d.missed_component)
-    unsettled = float(d.chain_errors.max()) > max_error or (of_sample and d.drift > MAX_DRIFT)
+    unsettled = float(d.chain_errors.max()) > MAX_CHAIN_ERROR or (of_sample and d.drift > MAX_DRIFT)
     budget = f" {result.message.text} Raise `max_gradients`." if result.message.code == "budget" else ""
     if r_hat > max_r_hat and d.num_clusters > 1:
         yield Notice(

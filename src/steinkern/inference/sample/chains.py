@@ -22,7 +22,7 @@ from ...results.outcome import Cost, Diagnostics
 from ...samplers.hamiltonian import ChainState, Hamiltonian, Noise
 from ...targets.target import BoundTarget
 from ..diagnostics import measure_mixing
-from ..judge import MAX_CHAIN_ERROR, MAX_DRIFT
+from ..judge import MAX_DRIFT
 from .evaluation import DENSE_DIMENSIONS, Cloud
 from .properness import divergence_notice, is_diverging
 from .randomness import transition_noise
@@ -33,6 +33,8 @@ ROUND = 50
 _WARM_UP = 2  # rounds
 MAX_ROUNDS = 16
 """The most rounds after warm-up."""
+MAX_ERROR = 0.03
+"""The standard errors of means and standard deviations with which chains end, relative to the standard deviation."""
 _EQUAL_ROUNDS = 4  # with one step size; chains that have not converged then continue with steps of many sizes
 _MAX_HALVINGS = 4.0  # of these steps
 _MAX_EARLY_FOURTH_MOMENT = 3.5  # chains with heavier tails do not end before: few draws understate their errors
@@ -175,7 +177,7 @@ def _on_host(leaf: Array) -> np.ndarray:
 
 def _have_converged(numbers: Diagnostics) -> bool:
     """Whether the standard errors of means and standard deviations are small and nothing drifts."""
-    return bool(numbers.chain_errors.max() <= MAX_CHAIN_ERROR and numbers.drift <= MAX_DRIFT)
+    return bool(numbers.chain_errors.max() <= MAX_ERROR and numbers.drift <= MAX_DRIFT)
 
 
 @compiled

@@ -12,8 +12,7 @@ from ...core.types import Points, PyTree
 from ...results.outcome import ChainRecord, Diagnostics, History
 from ...targets.target import BoundTarget
 from ..diagnostics import chain_numbers, distance_along_directions, stein_numbers
-from ..judge import MAX_CHAIN_ERROR
-from .chains import Chains
+from .chains import MAX_ERROR, Chains
 from .control_variates import Estimates, moments_by_stein
 from .thinning import thin
 
@@ -130,7 +129,7 @@ def measure_draws(random: np.random.Generator, chains: Chains, placement: Placem
     mean_error, sd_error = estimates.mean_error / sd, estimates.variance_error / (2 * sd**2)
     # Of heavy tails few draws far out decide, which a regression hardly sees.
     sd_error = np.where(numbers.fourth_moment > _HEAVY_TAILS, np.maximum(sd_error, numbers.sd_errors), sd_error)
-    if chains.slow and numbers.chain_errors.max() > MAX_CHAIN_ERROR / 2:  # narrow regions were visited rarely
+    if chains.slow and numbers.chain_errors.max() > MAX_ERROR / 2:  # narrow regions were visited rarely
         mean_error, sd_error = 2 * numbers.mean_errors, 2 * numbers.sd_errors
     chain_errors = np.maximum(mean_error, sd_error)
     mean_error = np.hypot(mean_error, (points.mean(axis=0) - placement.mean) / sd)

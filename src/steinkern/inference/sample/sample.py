@@ -21,7 +21,7 @@ from ...targets.target import AbstractTarget
 from ..arguments import as_count
 from ..judge import issue, judge
 from ..rounding import check_rounding
-from .chains import MAX_ROUNDS, chains_at, compile_round_ahead, run_chains
+from .chains import MAX_ERROR, MAX_ROUNDS, chains_at, compile_round_ahead, run_chains
 from .evaluation import Evaluator
 from .particles import chain_record, constrain_points, measure_draws, place_particles
 from .properness import NOT_FINITE
@@ -160,11 +160,12 @@ def _run(
         steps = quantity(chains.num_transitions, "step")
         text = f"Ctrl-C ended the run after {steps}; the result is that of the draws so far."
         status, message = Status.STOPPED, Notice("ended-early", text)
-    elif chains.exhausted:
+    elif diagnostics.chain_errors.max() > MAX_ERROR:
         text = (
-            f"The chains used up their budget, {chains.cost.gradients:,} gradients in {chains.num_transitions} steps."
+            f"The chains ended after {chains.num_transitions} steps and {chains.cost.gradients:,} gradients, before "
+            f"standard errors of means and spreads were below {MAX_ERROR} standard deviations."
         )
-        status, message = Status.FINISHED, Notice("budget", text)
+        status, message = Status.FINISHED, Notice("budget" if chains.exhausted else "all-steps", text)
     name_of = target.space.layout.coordinate_name
     return judge(Result(
         particles, points, status, message, chains.num_transitions, placement.history, diagnostics, target,
