@@ -100,14 +100,14 @@ def network() -> Target:
     rng = np.random.default_rng(63)
     inputs = np.sort(rng.uniform(-3, 3, 60))
     response = np.sin(1.5 * inputs) + 0.3 * inputs + 0.25 * rng.normal(size=60)
-    centers, new = np.linspace(-3, 3, 10), np.array([-2.5, -1.0, 0.0, 0.7, 2.0, 3.5])
+    centers, new = np.linspace(-3, 3, 6), np.array([-2.5, -1.0, 0.0, 0.7, 2.0, 3.5])
 
     def model():
         precision_in = numpyro.sample("precision_in", dist.Gamma(10.0, 2.0))
         precision_out = numpyro.sample("precision_out", dist.Gamma(1.0, 1.0))
         precision_noise = numpyro.sample("precision_noise", dist.Gamma(2.0, 0.1))
         bias = numpyro.sample("bias", dist.Normal(0.0, 1.0))
-        with numpyro.plate("units", 10):
+        with numpyro.plate("units", 6):
             steepness = numpyro.sample("steepness", dist.LogNormal(0.5, precision_in**-0.5))
             weight = numpyro.sample("weight", dist.Normal(0.0, precision_out**-0.5))
 
@@ -121,10 +121,10 @@ def network() -> Target:
     return of_model(
         "network-precisions",
         model,
-        24,
+        16,
         "held out",
         lambda at: [at["prediction"], at["precision_noise"] ** -0.5, at["precision_out"] ** -0.5],
-        "a network of ten tanh units at fixed centers; steepness and weights have precisions with gamma priors",
+        "a network of six tanh units at fixed centers; steepness and weights have precisions with gamma priors",
     )
 
 

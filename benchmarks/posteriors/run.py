@@ -144,7 +144,7 @@ def summary(rows: list[Row]) -> list[Row]:
                 counts[f"median_{metric}"] = np.median([number[metric] for number in measured])
             made += [Row(half, method, metric, float(value)) for metric, value in counts.items()]
         for kind in ("diagonal", "dense"):
-            warmups = [references[name]["warmup_gradients"] for name in names if name in references]
+            warmups = [references[name]["warmup_gradients"] for name in names]
             gradients = [warmup[kind] for warmup in warmups if kind in warmup]
             made.append(Row(half, f"nuts-warmup-{kind}", "median_sequential", float(np.median(gradients))))
     return made
