@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from benchmarks.posteriors.methods import Outcome, with_functions
 from benchmarks.posteriors.run import BENCHMARKS, Judgement, rows_of, summary
 from benchmarks.posteriors.target import read_references
 from benchmarks.posteriors.targets import KINDS, TARGETS
+from steinkern import Status
 from steinkern.interop.numpyro import from_model
 
 REFERENCES = read_references()
@@ -209,6 +211,11 @@ def test_the_reference_of_the_funnel_agrees_with_draws():
     np.testing.assert_allclose(REFERENCES["funnel"]["sd"][1:], np.sqrt(second_moment), rtol=1e-5)
 
 
+def test_a_run_that_diverged_is_not_silent():
+    result = SimpleNamespace(points=np.ones((2, 3)), warnings=[], status=Status.DIVERGED, message="not finite")
+    assert methods._of(result).warnings == ("not finite",)
+
+
 def test_judgement_is_in_reference_standard_deviations_and_nan_is_not_good():
     reference = {"mean": [1.0, 2.0], "sd": [0.5, 10.0]}
     judged = Judgement.of([1.1, 3.0], [0.5, 11.0], reference)
@@ -217,7 +224,10 @@ def test_judgement_is_in_reference_standard_deviations_and_nan_is_not_good():
     assert (judged.min_sd_ratio, judged.max_sd_ratio) == pytest.approx((1.0, 1.1))
     assert judged.within((0.35, 0.7, 1.4))
     assert not judged.within((0.1, 0.9, 1.1))
-    assert not Judgement.of([np.nan, 2.0], [0.5, 10.0], reference).within((0.35, 0.7, 1.4))
+    for far in (np.nan, np.inf):
+        judged = Judgement.of([far, 2.0], [0.5, 10.0], reference)
+        assert not judged.within((0.35, 0.7, 1.4))
+        assert np.isnan(judged.max_mean_error)  # a file of results holds no infinity
 
 
 def test_rows_count_a_hessian_as_d_gradients_and_the_summary_counts_by_half():

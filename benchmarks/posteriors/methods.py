@@ -20,7 +20,7 @@ import numpy as np
 import steinkern as sk
 from steinkern.interop.numpyro import from_model
 
-from ..outcome import cost_of, warnings_of
+from ..outcome import cost_of, diverged, warnings_of
 from .mode import find_mode
 from .nuts import CHUNK, Chains
 from .target import Target
@@ -76,7 +76,9 @@ def _of_points(points: np.ndarray, **others: Any) -> Outcome:
 
 
 def _of(result: Any, **cost: float) -> Outcome:
-    return _of_points(np.asarray(result.points, np.float64), warnings=tuple(warnings_of(result)), **cost)
+    """Its message, which is an error by default, counts as a warning where the run diverged."""
+    texts = warnings_of(result) + ([str(result.message)] if diverged(result) else [])
+    return _of_points(np.asarray(result.points, np.float64), warnings=tuple(texts), **cost)
 
 
 def with_functions(outcome: Outcome, target: Target) -> Outcome:

@@ -36,7 +36,7 @@ COUNTS = ("good", "excellent", "warned", "silent_failure", "false_alarm")
 
 @dataclass(frozen=True)
 class Judgement:
-    """One outcome beside the reference."""
+    """One outcome beside the reference; NaN where it is not finite."""
 
     max_mean_error: float
     mean_mean_error: float
@@ -47,7 +47,8 @@ class Judgement:
     def of(cls, mean: Any, sd: Any, reference: dict[str, Any]) -> "Judgement":
         errors = np.abs(np.asarray(mean) - reference["mean"]) / reference["sd"]
         ratios = np.asarray(sd) / reference["sd"]
-        return cls(*(float(value) for value in (errors.max(), errors.mean(), ratios.min(), ratios.max())))
+        numbers = (errors.max(), errors.mean(), ratios.min(), ratios.max())
+        return cls(*(float(value) if np.isfinite(value) else np.nan for value in numbers))
 
     def within(self, limits: tuple[float, float, float]) -> bool:
         """False for NaN."""
