@@ -46,6 +46,7 @@ class Outcome:
         seconds: wall time, compilation included.
         processor_seconds: of all threads of the process, compilation included; about the same on a busy machine.
         points: (n, d), where the target has functions.
+        at_particles: the same run with the moments of its particles; of `sample`, whose moments are those of its draws.
         dim: d.
     """
 
@@ -59,6 +60,7 @@ class Outcome:
     seconds: float = 0.0
     processor_seconds: float = 0.0
     points: np.ndarray | None = None
+    at_particles: "Outcome | None" = None
     dim: int = 0
 
     @property
@@ -85,9 +87,10 @@ def with_functions(outcome: Outcome, target: Target) -> Outcome:
     """The moments of the target's functions too, at the same points."""
     if target.functions is None:
         return outcome
-    values = jax.jit(lambda points: jax.lax.map(target.functions, points))(jnp.asarray(outcome.points))
+    values = jax.jit(partial(jax.lax.map, target.functions, batch_size=100))(jnp.asarray(outcome.points))
     both = np.concatenate([outcome.points, values], axis=1)
-    return replace(outcome, mean=both.mean(0), sd=both.std(0), points=None)
+    few = outcome.at_particles and with_functions(outcome.at_particles, target)
+    return replace(outcome, mean=both.mean(0), sd=both.std(0), points=None, at_particles=few)
 
 
 def _problem(target: Target) -> tuple[Any, Any]:
@@ -98,10 +101,14 @@ def _problem(target: Target) -> tuple[Any, Any]:
 
 
 def ours(target: Target, key: Any) -> Outcome:
-    """`sample` with its defaults."""
+    """`sample` with its defaults, at the draws of its chains, and at its particles."""
     problem, start = _problem(target)
     result = sk.sample(key, problem, start, num_particles=PARTICLES, throw=False)
-    return _of(result, **cost_of(result))
+    few = _of(result, **cost_of(result))
+    if result.recorded is None:
+        return replace(few, at_particles=few)
+    draws = np.asarray(result.recorded.points, np.float64).reshape(-1, few.dim)
+    return replace(few, mean=draws.mean(0), sd=draws.std(0), points=draws, at_particles=few)
 
 
 def stein(target: Target, key: Any, particles: int = PARTICLES) -> Outcome:

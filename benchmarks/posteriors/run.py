@@ -74,6 +74,9 @@ def columns_of(outcomes: Sequence[Outcome], reference: dict[str, Any]) -> dict[s
 def rows_of(case: str, method: str, outcomes: Sequence[Outcome], reference: dict[str, Any]) -> list[Row]:
     """Means over the seeds; of seconds the first and the second too."""
     rows = [Row.over(values, case, method, metric) for metric, values in columns_of(outcomes, reference).items()]
+    few = [outcome.at_particles for outcome in outcomes if outcome.at_particles]
+    for metric, values in (columns_of(few, reference) if few else {}).items():
+        rows.append(Row.over(values, case, f"{method}-particles", metric))
     for name, outcome in zip(("first", "second"), outcomes, strict=False):
         rows.append(Row(case, method, f"{name}_seconds", outcome.seconds))
         rows.append(Row(case, method, f"{name}_processor_seconds", outcome.processor_seconds))
