@@ -204,8 +204,6 @@ METHODS: dict[str, Callable[[Target, Any], Outcome]] = {
     "ours": ours,
     "stein": stein,
     "stein-20": partial(stein, particles=20),
-    "stein-50": partial(stein, particles=50),
-    "stein-500": partial(stein, particles=500),
     "svgd": svgd,
     "laplace": laplace,
     "pathfinder": pathfinder,

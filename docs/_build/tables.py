@@ -25,10 +25,10 @@ _NUMBER = re.compile(r"(<!-- = (.*?) -->).*?(<!-- / -->)")
 _AXES = ("case", "method", "metric")
 LABELS = {
     "point": "point estimate", "ensemble": "deep ensemble", "vanilla": "vanilla SVGD", "last_layer": "last layer alone",
-    "ours": "**`sample`**", "stein": "`fit` without a sampler", "stein-20": "20 particles", "stein-50": "50 particles",
-    "stein-500": "500 particles", "nuts": "NUTS", "laplace": "Laplace", "pathfinder": "Pathfinder", "svgd": "SVGD",
+    "ours": "**`sample`**", "stein": "`fit` without a sampler", "stein-20": "20 particles",
+    "ours-particles": "its 100 particles", "nuts": "NUTS", "nuts-1000": "NUTS, 1000 + 1000", "laplace": "Laplace", "pathfinder": "Pathfinder", "svgd": "SVGD",
     "sgld": "SGLD", "psgld": "pSGLD", "svi": "Adam, mean field", "good_targets": "good", "excellent_targets": "excellent",
-    "silent_failures": "wrong without a warning", "median_evaluations": "evaluations, median",
+    "silent_failures": "wrong without a warning", "excellent_alarms": "excellent, but warned", "median_evaluations": "evaluations, median",
     "median_sequential": "one after the other, median", "max_mean_error": "largest error of a mean, sd",
     "min_sd_ratio": "smallest ratio of sds", "max_sd_ratio": "largest ratio of sds", "gigabytes": "memory",
     "relative_error": "relative error", "accuracy": "accuracy, %", "nll": "negative log-likelihood", "ece": "calibration error, %",
