@@ -21,6 +21,7 @@ from steinkern.inference.diagnostics import (
     stein_moments,
     stein_numbers,
 )
+from steinkern.inference.judge import MAX_SLOPE_RATIO
 from steinkern.samplers.hamiltonian import ChainState
 
 STILL = optax.sgd(1e-6)  # one object, one program
@@ -224,6 +225,13 @@ def test_the_slope_ratio_is_that_of_the_ends_of_a_funnel_and_1_for_a_gaussian():
     gaussian = draws_at(points @ mixing.T, -points @ np.linalg.inv(mixing))
     np.testing.assert_allclose(chain_numbers(sk.Diagnostics(), gaussian).slope_ratio, 1, atol=0.2)
     assert chain_numbers(sk.Diagnostics(), draws_at(width)).slope_ratio == [1.0]
+
+
+@pytest.mark.parametrize("slope", [lambda x: np.where(np.abs(x) < 1, 0.0, -x), lambda x: -(x**9)])
+def test_slopes_that_are_zero_or_tiny_at_many_draws_are_no_funnel(slope):
+    points = np.random.default_rng(0).normal(size=(100, 100, 2))
+    ratios = chain_numbers(sk.Diagnostics(), draws_at(points, slope(points))).slope_ratio
+    assert np.abs(np.log(ratios)).max() < np.log(MAX_SLOPE_RATIO)  # more than five standard errors
 
 
 def test_the_distance_along_directions_is_kolmogorovs():

@@ -332,7 +332,8 @@ def _slope_ratio(points: np.ndarray, scores: np.ndarray) -> np.ndarray:
     rows = evenly_spaced(points[..., 0].size, MAX_PARTICLES)
     x, s = (values.reshape(-1, d)[rows] for values in (points, scores))
     x, squares = x - x.mean(axis=0), s**2 / np.maximum(np.mean(s**2, axis=0), 1e-300)
-    others = np.log(np.maximum(np.sum(squares, axis=1, keepdims=True) - squares, 1e-300))
+    # Below 1e-12 of the mean the sum is 0, or the rounding error of the difference.
+    others = np.log(np.maximum(np.sum(squares, axis=1, keepdims=True) - squares, 1e-12))
     slope = np.mean(x * others, axis=0) / np.sqrt(np.maximum(np.mean(x**2, axis=0), 1e-300))
     return np.asarray(np.exp(_PERCENTILES * slope / 2)) if d > 1 else np.ones(d)
 
