@@ -208,6 +208,16 @@ def test_particles_outside_the_support_are_refused_by_name(key):
         sk.fit(key, from_model(model), sk.svgd(), {"x": jnp.array([1.0, -1.0])}, num_steps=1)
 
 
+def test_shares_that_were_rounded_to_single_precision_are_inside_their_support():
+    with pm.Model() as model:
+        pm.Dirichlet("p", np.ones(3))
+    shares = np.random.default_rng(0).dirichlet(np.ones(3), 40).astype(np.float32).astype(float)
+    space = from_model(model).space
+    space.check({"p": shares})
+    with pytest.raises(ValueError, match="p has values outside what the model allows"):
+        space.check({"p": 1.0001 * shares})
+
+
 def test_the_import_asks_for_no_more_devices():
     code = "import jax, steinkern as sk; sk.interop.pymc.from_model; print(len(jax.devices()))"
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
