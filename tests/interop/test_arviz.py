@@ -308,6 +308,8 @@ def test_many_observations_export_fewer_draws(sampled, monkeypatch):
     monkeypatch.setattr("steinkern.interop.arviz._MAX_TERMS", sampled.recorded.log_densities.size)
     posterior = sampled.to_arviz(DATA)["posterior"]
     np.testing.assert_array_equal(posterior["scale"].values, sampled.draws["scale"][:, ::2])
+    without = sampled.to_arviz(DATA, log_likelihood=False)["posterior"]
+    np.testing.assert_array_equal(without["scale"].values, sampled.draws["scale"])
 
 
 def test_predictive_draws_at_the_particles_are_a_chain_of_their_own(sampled):

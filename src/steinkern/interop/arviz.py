@@ -44,8 +44,9 @@ def arviz_data(
         observed = {} if model is None else model.observed()
     points, particles, stats, origin = result.points[None], result.particles, {}, _PARTICLES
     if (recorded := result.recorded) is not None:
-        terms = batch_length(data) if target.exchangeable else sum(map(np.size, observed.values()))
-        spacing = max(1, -(-recorded.log_densities.size * terms // _MAX_TERMS))
+        rows = batch_length(data) if target.exchangeable else sum(map(np.size, observed.values()))
+        numbers = recorded.log_densities.size * rows if log_likelihood or key is not None else 0
+        spacing = max(1, -(-numbers // _MAX_TERMS))
         points, origin = recorded.points[:, ::spacing], "draws of the chains of `sample`"
         stats = {"lp": recorded.log_densities[:, ::spacing], "acceptance_rate": recorded.acceptance[:, ::spacing]}
         particles = constrained(target, jnp.asarray(points.reshape(-1, points.shape[-1])))

@@ -218,8 +218,8 @@ class Result:
                 The log-likelihood of a `Posterior` is the variable `data`, or has the name of the one observation that
                 has a number for every row.
             coords: for some axes, the labels along them.
-            log_likelihood: compute that group, which takes memory for draws × observations. Of more than 50 million
-                such numbers, fewer draws are exported.
+            log_likelihood: compute that group, which takes memory for draws × observations, as the predictive draws by
+                `key` do. Of more than 50 million such numbers, fewer draws are exported.
         """
         return arviz_data(self, data, key, observed, predictive, dims, coords, log_likelihood)
 
