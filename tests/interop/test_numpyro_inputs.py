@@ -113,6 +113,7 @@ MODELS = {
     "in a handler": handlers.condition(lambda: coin(None), {"heads": jnp.ones(())}),
     "an improper prior": lambda: numpyro.sample("x", dist.ImproperUniform(constraints.positive, (), ())),
     "a factor": lambda: numpyro.factor("x", 0.0),
+    "numbers of two types": lambda: numpyro.sample("x", dist.Normal(jnp.zeros(3, "float32") + jnp.arange(3), 1.0)),
 }
 OTHERS = {
     "a model with arguments": coin,

@@ -80,7 +80,7 @@ def is_model(function: Any) -> bool:
     first_site = _FirstSite()
     with contextlib.suppress(Exception):  # such as those of a log density whose argument has a default
         inspect.signature(function).bind()
-        with first_site:
+        with first_site, standard_promotion():
             jax.eval_shape(function)
     return first_site.reached
 

@@ -36,8 +36,9 @@ def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterato
     model = model_of(target)
     if model is None:
         raise ValueError(
-            "`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`, or `fit` its `particles`. A "
-            "NumPyro model that takes arguments needs `steinkern.interop.numpyro.from_model(model, ...)`."
+            "`start` is missing: give one particle's parameters, such as `jnp.zeros(3)`, or `fit` its `particles`. For "
+            "a NumPyro model that takes arguments, or fails before its first site, give "
+            "`steinkern.interop.numpyro.from_model(model, ...)`."
         )
     return model.prior_draws(key)
 
