@@ -134,7 +134,7 @@ class Diagnostics(ShortRepr):
     num_batches: int = 0
     """The number of minibatches that stand for all data; 0 where all data were used."""
     coordinates: np.ndarray = field(default_factory=_empty)
-    """The indices of the k measured coordinates. Of `sample` they are whitened ones, which have no indices."""
+    """The indices of the k measured coordinates; empty for `sample`, which measures whitened ones."""
     shift: np.ndarray = field(default_factory=_empty)
     """(k,) the shift of every measured coordinate: 0 at draws. For a Gaussian, and particles as wide, in standard
     deviations."""
@@ -220,8 +220,8 @@ class Diagnostics(ShortRepr):
         if len(self.mean_errors):
             lines.append(
                 f"Standard errors of unconstrained means up to {np.max(self.mean_errors):.2g} sd, of their standard "
-                f"deviations up to {np.max(self.sd_errors):.2g} sd, of those of the chains up to "
-                f"{np.max(self.chain_errors):.2g} sd; R-hat {np.max(self.r_hat):.3f}."
+                f"deviations up to {np.max(self.sd_errors):.2g} sd (of both, for the chains alone, up to "
+                f"{np.max(self.chain_errors):.2g} sd); R-hat {np.max(self.r_hat):.3f}."
             )
         if self.cost != Cost():
             lines.append(

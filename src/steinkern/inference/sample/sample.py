@@ -66,8 +66,9 @@ def sample(
             PyMC model needs none: draws of its prior and points near 0 are tried.
         num_particles: the number of particles, up to a million.
         data: as for `fit`. All rows are used in every step.
-        max_gradients: the budget of the chains, by default 10,000 gradients for each of a hundred chains. The result
-            of chains that have used it up is that of the draws so far, and a warning says so.
+        max_gradients: the budget of the chains, by default 10,000 a chain: a million for up to 1,000 particles, for
+            which there are a hundred chains. Where it is used up before the chains have converged, the result is that
+            of the draws so far, and its message says so.
         progress: show a progress bar; by default on a terminal and in a notebook.
         throw: raise `DivergedError` (which carries the result) where no finite mass is found; `False` returns a result
             with that status.
