@@ -9,7 +9,8 @@ import pytest
 
 from steinkern.inference.sample.evaluation import Evaluator
 from steinkern.inference.sample.randomness import even_noise, generators
-from steinkern.inference.sample.start import CHAINS, as_target_or_model, bind, candidate_starts, find_start
+from steinkern.inference.sample.start import CHAINS, bind, candidate_starts, find_start
+from steinkern.interop._model import as_target_or_model
 
 pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
 

@@ -131,6 +131,19 @@ def test_what_comes_to_a_site_without_arguments_is_a_model(name):
     assert is_model({**MODELS, **OTHERS}[name]) == (name in MODELS)
 
 
+def test_a_model_without_arguments_is_a_target_of_every_fit_and_of_saved_results(tmp_path):
+    def model():
+        numpyro.sample("x", dist.Normal(0.0, jnp.ones(2)))
+
+    particles = {"x": jnp.array([[0.0, 1.0], [1.0, 0.5], [-1.0, 0.0]])}
+    ours, theirs = (
+        sk.fit(jr.key(0), target, sk.svgd(), particles, num_steps=2) for target in (model, from_model(model))
+    )
+    np.testing.assert_array_equal(ours.points, theirs.points)
+    again = sk.load(ours.save(tmp_path / "run.npz"), target=model)
+    np.testing.assert_array_equal(again.scores(), ours.scores())
+
+
 def test_a_function_is_run_to_its_first_site_only_and_nothing_is_computed():
     runs = []
 

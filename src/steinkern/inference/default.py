@@ -21,6 +21,7 @@ from ..core.particles import check_particles
 from ..core.programs import compiled
 from ..core.progress import progress_bar
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, Vector
+from ..interop._model import as_target_or_model
 from ..results.outcome import Cost, Diagnostics
 from ..results.result import Result
 from ..samplers.auto import AutoSVGD
@@ -38,7 +39,6 @@ from .sample.randomness import even_noise, generators
 from .sample.second_component import SecondComponent
 from .sample.start import (
     CHAINS,
-    as_target_or_model,
     bind,
     candidate_starts,
     expected_shapes,

@@ -16,11 +16,12 @@ from ..core.multihost import on_host
 from ..core.particles import check_particles
 from ..core.programs import compiled, compiled_quickly
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, Vector
+from ..interop._model import as_target_or_model
 from ..results.result import Result
 from ..samplers.sampler import AbstractSampler
 from ..targets.checks import batch_length
 from ..targets.supports import Space
-from ..targets.target import AbstractTarget, BoundTarget, as_target
+from ..targets.target import AbstractTarget, BoundTarget
 from .arguments import check_tempering
 from .diagnostics import measured
 from .distributed import spread
@@ -44,7 +45,7 @@ def prepare(
     """
     key = as_concrete_key(key, "For many runs at once, `vmap` the steps of `as_blackjax`.")
     data = as_concrete("data", data)
-    bound, points, first_step = _starting_point(as_target(target), particles)
+    bound, points, first_step = _starting_point(as_target_or_model(target), particles)
     check_tempering(options.tempering, first_step, int(options.num_steps))
     if mesh is not None:
         points = spread(points, mesh, (key, data))

@@ -1,6 +1,7 @@
 """The base of targets made from another library's model: named sites, with the library's log density."""
 
 import abc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from ..core.arrays import as_concrete_key
 from ..core.programs import compiled_quickly
 from ..core.types import Batch, Key, KeyLike, Points, PyTree, Scalar, Vector, check_count
 from ..targets.supports import AbstractSpace
-from ..targets.target import AbstractTarget, BoundTarget
+from ..targets.target import AbstractTarget, BoundTarget, as_target
 
 _ATTEMPTS = 100
 """The most draws of an initial particle."""
@@ -166,6 +167,18 @@ class AbstractModelTarget(AbstractTarget):
 def model_of(target: AbstractTarget) -> AbstractModelTarget | None:
     """The target as another library's model; `None` for any other target."""
     return target if isinstance(target, AbstractModelTarget) else None
+
+
+def as_target_or_model(target: Any) -> AbstractTarget:
+    """A target as for `fit`, or the posterior of a NumPyro model that needs no arguments."""
+    if str(type(target).__module__).partition(".")[0] == "pymc":
+        raise ValueError("`target` is a model, not a log density: give `steinkern.interop.pymc.from_model(model)`.")
+    if "numpyro" in sys.modules and not isinstance(target, AbstractTarget):
+        from ._numpyro_call import is_model
+        from .numpyro import from_model
+
+        target = from_model(target) if is_model(target) else target
+    return as_target(target)
 
 
 def _describe_no_start(bad: int, num_particles: int) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..core.archive import Arrays, DamagedFileError, Json, newest_checkpoint, pack, read, unpack, write
 from ..core.types import LogDensityFunction, PyTree
+from ..interop._model import as_target_or_model
 from ..targets.constrained import constrained
-from ..targets.target import AbstractTarget, BoundTarget, as_target
+from ..targets.target import AbstractTarget, BoundTarget
 
 if TYPE_CHECKING:
     from .result import Result
@@ -77,7 +78,7 @@ def load(
         shared, particles = fields.pop("shared"), fields["particles"]
     except (DamagedFileError, KeyError) as error:
         raise ValueError(f"`path` is not a result: {error} Name a file that `result.save(path)` wrote.") from error
-    unbound = None if target is None else as_target(target)
+    unbound = None if target is None else as_target_or_model(target)
     template = None if unbound is None else unbound.shared
     if (shapes := _shapes_without_structure(particles, arrays)) is not None:
         one, got = [shape[1:] for shape in shapes], [np.shape(leaf) for leaf in jax.tree.leaves(like)]

@@ -14,6 +14,7 @@ from ...core.errors import explain_errors
 from ...core.messages import Notice, quantity
 from ...core.progress import compiling, progress_bar
 from ...core.types import Batch, KeyLike, LogDensityFunction, PyTree
+from ...interop._model import as_target_or_model
 from ...results.outcome import Cost, Diagnostics, History, Status
 from ...results.result import SAMPLE_METHOD, DivergedError, Result
 from ...samplers.hamiltonian import Hamiltonian
@@ -26,7 +27,7 @@ from .evaluation import Evaluator
 from .particles import chain_record, constrain_points, measure_draws, place_particles
 from .properness import NOT_FINITE
 from .randomness import even_noise, generators
-from .start import CHAINS, Start, as_target_or_model, bind, candidate_starts, expected_shapes, find_start
+from .start import CHAINS, Start, bind, candidate_starts, expected_shapes, find_start
 
 _MAX_PARTICLES = 1_000_000  # the chains for more particles do not fit into memory
 _PARTICLES_A_CHAIN = 10  # there are more than 100 chains for more than 1,000 particles

@@ -1,6 +1,5 @@
 """The first stage: the Gaussian nearest to the target, from the parameters of one particle, and mass that it misses."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from ...core.errors import shapes
 from ...core.messages import Notice
 from ...core.types import Batch, Key, PyTree
 from ...interop._model import model_of
-from ...targets.target import AbstractTarget, BoundTarget, as_target
+from ...targets.target import AbstractTarget, BoundTarget
 from .evaluation import Cloud, Evaluator
 from .gaussian import Gaussian, continue_search, first_gaussian, first_precisions
 from .properness import search_problem
@@ -41,18 +40,6 @@ def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterato
             "`steinkern.interop.numpyro.from_model(model, ...)`."
         )
     return model.prior_draws(key)
-
-
-def as_target_or_model(target: Any) -> AbstractTarget:
-    """A target as for `fit`, or the posterior of a NumPyro model that needs no arguments."""
-    if str(type(target).__module__).partition(".")[0] == "pymc":
-        raise ValueError("`target` is a model, not a log density: give `steinkern.interop.pymc.from_model(model)`.")
-    if "numpyro" in sys.modules and not isinstance(target, AbstractTarget):
-        from ...interop._numpyro_call import is_model
-        from ...interop.numpyro import from_model
-
-        target = from_model(target) if is_model(target) else target
-    return as_target(target)
 
 
 def bind(target: AbstractTarget, particle: PyTree, data: Batch, check: bool) -> tuple[BoundTarget, PyTree, Batch]:
