@@ -161,7 +161,7 @@ def _check_rows(target: BoundTarget, points: Points, data: Batch, batch_size: in
 
     The rows are evaluated at one particle, which costs 1/n of an epoch without gradients.
     """
-    rows_at_once = min(batch_size * len(points), batch_length(data))  # a step has as many, with their gradients
+    rows_at_once = min(batch_size * len(points), batch_length(data))  # as many as a step evaluates, with gradients
     bad = np.flatnonzero(~on_host(_finite_rows(target, points, data, rows_at_once)))
     if bad.size:
         raise ValueError(

@@ -48,7 +48,7 @@ class History(ShortRepr):
 class ChainRecord(ShortRepr):
     """What the chains of `sample` recorded after warm-up: at most 100 evenly spaced transitions of each chain.
 
-    Draws of successive transitions depend on one another, so that few are lost to thinning, and files stay small.
+    Successive draws of a chain depend on one another, so that thinning loses little, and files stay small.
     """
 
     points: np.ndarray

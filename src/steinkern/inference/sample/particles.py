@@ -18,7 +18,7 @@ from .thinning import thin
 
 _MAX_EDGE_SHARE = 3e-3  # of jumps: the share beyond an edge at 4.7 sds; smooth densities overflow less often
 _MAX_KEPT_DRAWS, _MAX_KEPT_NUMBERS = 100, 10_000_000  # of a chain, and in all; a result and its file stay small
-_HEAVY_TAILS = 5.0  # the fourth moment beyond which stated errors of spreads are at least those of plain ones
+_HEAVY_TAILS = 5.0  # the fourth moment beyond which control variates do not reduce the stated errors of spreads
 _RECORDS, _MAX_RECORDED = 60, 2_000_000  # records of the history, and the most numbers in their particles
 
 
@@ -33,7 +33,7 @@ class Placement(NamedTuple):
     """∇log p at the points."""
     estimates: Estimates
     mean: np.ndarray
-    """The estimated means, which the particles have nearly."""
+    """The estimated means; those of the particles are close to them."""
     sd: np.ndarray
     """The estimated standard deviations, likewise."""
     history: History
@@ -127,7 +127,7 @@ def measure_draws(random: np.random.Generator, chains: Chains, placement: Placem
         numbers = stein_numbers(white, whitening.pull_scores(placement.scores))
     numbers = chain_numbers(numbers, draws)
     mean_error, sd_error = estimates.mean_error / sd, estimates.variance_error / (2 * sd**2)
-    # Of heavy tails few draws far out decide, which a regression hardly sees.
+    # The spread of heavy tails depends on few draws far out, which a regression hardly sees.
     sd_error = np.where(numbers.fourth_moment > _HEAVY_TAILS, np.maximum(sd_error, numbers.sd_errors), sd_error)
     if chains.slow and numbers.chain_errors.max() > MAX_ERROR / 2:  # narrow regions were visited rarely
         mean_error, sd_error = 2 * numbers.mean_errors, 2 * numbers.sd_errors

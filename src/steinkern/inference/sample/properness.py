@@ -21,8 +21,8 @@ NOT_FINITE = Notice(
 def search_problem(evaluator: Evaluator, nearest: Gaussian) -> Notice | None:
     """Why the search for the nearest Gaussian failed; `None` where it succeeded, or still improves slowly.
 
-    A density is called improper only where it has not fallen along the way of the search a thousand times as far: that
-    of a density with finite mass falls faster than 1/r.
+    A density is called improper only where it is not a thousand times smaller at a thousand times the distance in the
+    direction of the search: a density with finite mass falls faster than 1/r.
 
     Args:
         evaluator: evaluates the target.

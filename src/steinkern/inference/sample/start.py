@@ -25,7 +25,7 @@ CHAINS = 100
 _NUM_CANDIDATES = 4  # draws of the prior, and as many points drawn uniformly
 _NUM_SEARCHES = 3  # from the candidates of highest density
 _NUM_RACING, _FIRST_ROUNDS = 2, 5  # of them take these rounds each before the better one continues
-_PROBLEMS = ["not-found", "start-at-edge", "improper"]  # of several searches that fail the first of these is told
+_PROBLEMS = ["not-found", "start-at-edge", "improper"]  # the first of these is reported where several searches fail
 
 
 def candidate_starts(key: Key, target: AbstractTarget, start: PyTree) -> Iterator[PyTree]:
@@ -89,7 +89,7 @@ def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterab
     Of the caller's starts the search begins at the first one at which the log density and its gradient are finite.
     Where there are none, or it fails, candidates are `starts` and points drawn uniformly from (−2, 2) in unconstrained
     coordinates. Searches from the two of highest density take five rounds each, and continue in the order of their
-    evidence lower bounds until one succeeds; then one from the third begins.
+    evidence lower bounds until one succeeds. If none does, one from the third begins.
 
     Args:
         random: draws the points.
@@ -112,7 +112,7 @@ def find_start(random: np.random.Generator, evaluator: Evaluator, starts: Iterab
 def _searches(
     random: np.random.Generator, evaluator: Evaluator, starts: Iterable[PyTree], from_caller: bool
 ) -> Iterator[tuple[Gaussian, Cloud]]:
-    """The searches from the starts, one after the other, as far as they are asked for."""
+    """The searches from the starts, each of which runs when it is asked for."""
     vectors = (evaluator.unconstrain(in_default_precision(start)) for start in starts)
     if from_caller:
         for vector in vectors:
