@@ -213,6 +213,7 @@ def test_a_budget_ends_the_chains_after_the_round_that_uses_it_up():
     assert result.num_steps == 150  # two rounds of warm-up, and one whose draws are returned
     assert result.status is sk.Status.FINISHED
     assert result.message.code == "budget"
+    assert result.settings["max_gradients"] == 1
     with pytest.raises(ValueError, match="`max_gradients` must"):
         sk.sample(jr.key(0), t5, np.zeros(5), max_gradients=0)
 

@@ -98,6 +98,7 @@ def sample(
     unbound.check_data(data, None)
     settings = {
         "method": SAMPLE_METHOD,
+        "max_gradients": max_gradients,
         "precision": jnp.result_type(float).name,
         "data shapes": [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree_util.tree_leaves(data)],
         "key": [str(jr.key_impl(key)), np.asarray(jr.key_data(key)).tolist()],

@@ -34,7 +34,10 @@ _MAX_FRAMES = 60
 """The most iterations at which the particles are drawn."""
 _MAX_MEASURED = 20  # the most iterations at which the discrepancy is computed
 _MAX_PAIRED = 500  # the most particles from which the discrepancy is computed
-_OPTIONS = ("batch_size", "record_every", "record_particles", "tolerance", "max_move", "tempering", "steps before")
+_OPTIONS = (
+    "batch_size", "record_every", "record_particles", "tolerance", "max_move", "tempering", "steps before",
+    "max_gradients",
+)  # fmt: skip
 _TRACES = {  # by name: whether the axis is logarithmic, a reference level, the caption
     "velocity norm": (True, None, "Root mean square of the velocity, which falls as particles come to rest; of chains, "
                       "of their mean score in whitened coordinates, 0 up to noise."),
