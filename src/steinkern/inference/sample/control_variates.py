@@ -67,11 +67,11 @@ def moments_by_stein(points: np.ndarray, scores: np.ndarray, whitening: Whitenin
         means, _ = _correct(means, mean_score, _slopes(thinned_scores, white[::spacing].reshape(-1, d)))
     mean = means.mean(axis=0)
     inner = white - mean
-    by_chain = np.ascontiguousarray(inner.transpose(1, 2, 0))  # (n, d, t)
-    products = by_chain @ inner.transpose(1, 0, 2) / t  # (n, d, d): the means of u_i u_j
-    plain = products.mean(axis=0)
-    covariance, variance_error = plain, _error(np.mean(whitening.unwhiten(inner) ** 2, axis=0))
+    flat = inner.reshape(-1, d)
+    covariance, variance_error = flat.T @ flat / (t * n), _error(np.mean(whitening.unwhiten(inner) ** 2, axis=0))
     if corrects:
+        by_chain = np.ascontiguousarray(inner.transpose(1, 2, 0))  # (n, d, t)
+        products = by_chain @ inner.transpose(1, 0, 2) / t  # (n, d, d): the means of u_i u_j
         controls = by_chain @ pulled.transpose(1, 0, 2) / t + np.eye(d)  # E[u_i s_k] = −δ_ik
         thinned = inner[::spacing].reshape(-1, d)
         rows, least = np.empty((d, n, d)), np.empty((d, d))
@@ -80,7 +80,7 @@ def moments_by_stein(points: np.ndarray, scores: np.ndarray, whitening: Whitenin
             slopes = _slopes(np.concatenate([column * thinned_scores, thinned_scores], axis=1), column * thinned)
             offsets = np.concatenate([controls[:, i], mean_score], axis=1)
             rows[i], least[i] = _correct(products[:, i], offsets, slopes)
-        covariance = _make_positive(rows.mean(axis=1), eigh(plain)[0][0] / 2)
+        covariance = _make_positive(rows.mean(axis=1), eigh(covariance)[0][0] / 2)
         steps = whitening.steps()
         variance_error = _error(np.sum(steps * (rows.swapaxes(0, 1) @ steps), axis=1))
         variance_error = np.maximum(variance_error, np.sqrt(np.sum(steps**2 * (least**2 @ steps**2), axis=0)))
