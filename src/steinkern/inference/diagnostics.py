@@ -40,7 +40,6 @@ _KSD_PARTICLES = 256  # of the kernel Stein discrepancy, which takes all pairs
 _DIRECTIONS = 64
 _SIGNIFICANT_DRIFT = 4.0  # standard errors
 _MIN_GAP, _MIN_CLUSTER = 2.0, 0.1  # between clusters of chains, in widths of one; the share of chains in the second
-_PERCENTILES = 2.56  # standard deviations between the 10th and the 90th percentile
 _MAX_SCORE = 1e15  # in units of the coordinate; its square is finite in float32
 
 
@@ -326,7 +325,7 @@ def _slope_ratio(points: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """(d,) the slopes along all other coordinates, where a coordinate is high over where it is low.
 
     By a regression of the logarithm of their norm on the coordinate, from the 10th to the 90th percentile of a
-    Gaussian; 1 for a Gaussian target, and far from 1 along the width of a funnel.
+    Gaussian, which are 2.56 standard deviations apart; 1 for a Gaussian target, far from 1 along the width of a funnel.
     """
     d = points.shape[-1]
     rows = evenly_spaced(points[..., 0].size, MAX_PARTICLES)
@@ -335,7 +334,7 @@ def _slope_ratio(points: np.ndarray, scores: np.ndarray) -> np.ndarray:
     # Below 1e-12 of the mean the sum is 0, or the rounding error of the difference.
     others = np.log(np.maximum(np.sum(squares, axis=1, keepdims=True) - squares, 1e-12))
     slope = np.mean(x * others, axis=0) / np.sqrt(np.maximum(np.mean(x**2, axis=0), 1e-300))
-    return np.asarray(np.exp(_PERCENTILES * slope / 2)) if d > 1 else np.ones(d)
+    return np.asarray(np.exp(2.56 * slope / 2)) if d > 1 else np.ones(d)
 
 
 def distance_along_directions(random: np.random.Generator, particles: np.ndarray, others: np.ndarray) -> float:
