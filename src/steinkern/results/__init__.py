@@ -3,6 +3,7 @@
 from . import plot as plot
 from .class_probabilities import ClassProbabilities as ClassProbabilities
 from .combine import combine as combine
+from .outcome import ChainRecord as ChainRecord
 from .outcome import Cost as Cost
 from .outcome import Diagnostics as Diagnostics
 from .outcome import Faults as Faults
