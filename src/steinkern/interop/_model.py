@@ -144,7 +144,7 @@ class AbstractModelTarget(AbstractTarget):
         if batch_size is not None:
             raise ValueError(
                 f"`batch_size` is {batch_size}, but a model chooses its own minibatches: in NumPyro write "
-                "`plate(name, size, subsample_size=...)`."
+                "`plate(name, size, subsample_size=...)`, and give `fit` a sampler."
             )
 
     def bind(self, particle: PyTree) -> BoundTarget:
