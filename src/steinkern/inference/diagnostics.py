@@ -80,7 +80,7 @@ def stein_moments(points: Any, scores: Any) -> tuple[Any, Any, Any, Any]:
         their standard errors; and some of the particles, in standard deviations from their mean, with the scores there
         in these units.
     """
-    rows, columns = np.minimum(points.shape, (MAX_PARTICLES, MAX_COORDINATES))
+    rows, columns = min(points.shape[0], MAX_PARTICLES), min(points.shape[1], MAX_COORDINATES)
     across = directions(columns)
     if isinstance(points, np.ndarray) or rows * columns <= _MAX_ON_HOST:
         with np.errstate(over="ignore", invalid="ignore"):
