@@ -267,7 +267,7 @@ def _about_chains(result: Result) -> Iterator[Notice]:
     if d.missed_component:
         yield Notice("missed-component", d.missed_component)
     unsettled = float(d.chain_errors.max()) > MAX_CHAIN_ERROR or (of_sample and d.drift > MAX_DRIFT)
-    budget = f" {result.message.text} Raise `max_gradients`." if result.message.code == "budget" else ""
+    budget = f" And {result.message.text} Raise `max_gradients`." if result.message.code == "budget" else ""
     if r_hat > max_r_hat and d.num_clusters > 1:
         yield Notice(
             "modes-apart",

@@ -214,7 +214,7 @@ class Diagnostics(ShortRepr):
             )
         if len(self.mean_differences):
             lines.append(
-                f"Beside reference chains: means differ by up to {np.max(np.abs(self.mean_differences)):.2g} sd, sds "
+                f"Beside reference chains: unconstrained means differ by up to {np.max(np.abs(self.mean_differences)):.2g} sd, sds "
                 f"are {np.min(self.sd_ratios):.2f} to {np.max(self.sd_ratios):.2f} of theirs."
             )
         if len(self.mean_errors):

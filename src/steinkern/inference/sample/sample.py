@@ -165,7 +165,7 @@ def _run(
         status, message = Status.STOPPED, Notice("ended-early", text)
     elif diagnostics.chain_errors.max() > MAX_ERROR:
         text = (
-            f"The chains ended after {chains.num_transitions} steps and {chains.cost.gradients:,} gradients, before "
+            f"the chains ended after {chains.num_transitions} steps and {chains.cost.gradients:,} gradients, before "
             f"standard errors of means and spreads were below {MAX_ERROR} standard deviations."
         )
         status, message = Status.FINISHED, Notice("budget" if chains.exhausted else "all-steps", text)
