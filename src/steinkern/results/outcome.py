@@ -214,8 +214,9 @@ class Diagnostics(ShortRepr):
             )
         if len(self.mean_differences):
             lines.append(
-                f"Beside reference chains: unconstrained means differ by up to {np.max(np.abs(self.mean_differences)):.2g} sd, sds "
-                f"are {np.min(self.sd_ratios):.2f} to {np.max(self.sd_ratios):.2f} of theirs."
+                "Beside reference chains: unconstrained means differ by up to "
+                f"{np.max(np.abs(self.mean_differences)):.2g} sd, sds are {np.min(self.sd_ratios):.2f} to "
+                f"{np.max(self.sd_ratios):.2f} of theirs."
             )
         if len(self.mean_errors):
             lines.append(
