@@ -45,7 +45,7 @@ def test_what_it_says_of_itself_is_true_of_a_gaussian(on_a_gaussian):
     found = on_a_gaussian.diagnostics
     cost = found.cost
     # Stein's identity leaves no noise on a Gaussian: the stated errors are those of the choice of the particles, in
-    # standard deviations of the draws.
+    # standard deviations of the draws, which differ from those of the target by some percent.
     points = on_a_gaussian.points
     np.testing.assert_allclose(found.mean_errors, np.abs(points.mean(0) - MEAN) / SDS, rtol=0.1, atol=1e-5)
     np.testing.assert_allclose(found.sd_errors, np.abs(points.std(0) / SDS - 1), rtol=0.1, atol=1e-5)

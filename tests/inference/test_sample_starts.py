@@ -62,4 +62,5 @@ def test_a_posterior_is_found_from_draws_of_the_prior_and_points_near_the_origin
 def test_shares_that_were_seen_have_most_of_the_mass():
     start, bound = search(sparse_shares, 2)
     shares = np.stack([bound.space.constrain(point)["shares"] for point in start.cloud.points]).mean(axis=0)
+    # The nearest Gaussian in unconstrained coordinates has the posterior's shares only nearly.
     np.testing.assert_allclose(shares[[0, 1, 3]], [2.1 / 6, 2.1 / 6, 1.1 / 6], atol=0.1)

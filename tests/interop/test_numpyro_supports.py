@@ -113,5 +113,6 @@ def test_fit_without_a_sampler_takes_its_own_start_on_correlations(precision):
         result = sk.fit(
             jr.key(0), lambda: numpyro.sample("L", dist.LKJCholesky(2, concentration=2.0)), num_particles=50
         )
-    # With concentration 2 a correlation has the density 3/4 (1 - r²), whose variance is 1/5.
+    # With concentration 2 a correlation has the density 3/4 (1 - r²), whose variance is 1/5. The standard
+    # deviation of as many independent draws has an error of 8 percent.
     assert np.std(result.particles["L"][:, 1, 0]) == pytest.approx(0.2**0.5, rel=0.15)

@@ -108,7 +108,7 @@ class ModelCall(eqx.Module):
 
 def bijection_of(site: dict[str, Any]) -> Any:
     """The map from unconstrained coordinates onto the support of a latent site."""
-    with contextlib.suppress(NotImplementedError):
+    with contextlib.suppress(NotImplementedError):  # NumPyro has no map onto this support
         if not jnp.iscomplexobj(site["value"]):
             return biject_to(site["fn"].support)
     raise ValueError(
