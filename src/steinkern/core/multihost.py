@@ -10,6 +10,15 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from .types import PyTree
+
+
+def prefetch(arrays: PyTree) -> None:
+    """Start copying arrays to the host, so that the calls of `on_host` that follow do not wait one after another."""
+    for array in jax.tree.leaves(arrays):
+        if isinstance(array, jax.Array):
+            array.copy_to_host_async()
+
 
 def on_host(array: Any) -> np.ndarray:
     """An array as NumPy. Shards of other processes are gathered, so every process must make this call."""

@@ -152,10 +152,10 @@ def _is_in(name: str, subtree: str) -> bool:
     return name == subtree or name.startswith(f"{subtree}.")
 
 
-def finite_rows(array: Any) -> np.ndarray:
+def finite_rows(array: Any) -> Any:
     """(n,) whether all entries along the leading axis are finite; an array of a GPU is not moved to the host."""
     isfinite: Any = jnp.isfinite if isinstance(array, jax.Array) and jax.default_backend() != "cpu" else np.isfinite
-    return np.asarray(isfinite(array).all(axis=tuple(range(1, np.ndim(array)))))
+    return isfinite(array).all(axis=tuple(range(1, np.ndim(array))))
 
 
 def check_particles(particles: PyTree, argument: str = "particles") -> int:
@@ -175,8 +175,9 @@ def check_particles(particles: PyTree, argument: str = "particles") -> int:
         if np.ndim(leaf) == 0:
             raise ValueError(f"`{argument}` must carry a leading particle axis on every leaf; {name} is a scalar.")
         counts[name] = np.shape(leaf)[0]
-        bad = int(np.sum(~finite_rows(leaf)))
-        if bad:
+    for name, finite in zip(counts, jax.device_get([finite_rows(leaf) for _, leaf in paths]), strict=True):
+        if not finite.all():
+            bad = np.sum(~finite)
             raise ValueError(f"`{argument}` must be finite; {bad} of {counts[name]} hold NaN or infinity in {name}.")
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name}: {count}" for name, count in counts.items())

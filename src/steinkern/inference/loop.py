@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from ..core._xla import reduce_together
-from ..core.multihost import on_host
+from ..core.multihost import on_host, prefetch
 from ..core.programs import compiled
 from ..core.types import Batch, Key, Points, PyTree, Scalar, as_number, cast_like
 from ..samplers.sampler import AbstractSampler, Info, target_at
@@ -244,6 +244,7 @@ def advance(
 def take_steps(run: Run, loop: LoopState, num_steps: int, recorder: Recorder) -> LoopState:
     """Take up to `num_steps` steps and record them. Where one fails, the state is that before it, not healthy."""
     after, records = advance(run, loop, np.int32(num_steps))
+    prefetch((after.step, after.healthy, after.converged, after.faults.moved_back, records))
     healthy = bool(after.healthy)
     while not after.healthy:  # the steps before the one that failed; on some devices the same step may fail sooner
         after, records = advance(run, loop, np.int32(int(after.step) - int(loop.step)))

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from ..core.arrays import as_arrays, as_concrete, as_concrete_key
 from ..core.errors import explain_errors, shapes
 from ..core.messages import Notice
-from ..core.multihost import on_host
+from ..core.multihost import on_host, prefetch
 from ..core.particles import check_particles
 from ..core.programs import compiled, compiled_quickly
 from ..core.types import Batch, KeyLike, LogDensityFunction, Points, PyTree, Vector
@@ -59,6 +59,7 @@ def prepare(
             if shapes_of_loop is not None:
                 advance.compile_ahead(run, shapes_of_loop, np.int32(1))
         evaluation, loop = evaluate(*inputs), first_loop(*inputs, run.first_step)
+    prefetch((evaluation.log_densities, evaluation.finite_scores, loop.longest_move))
     _check_first_particles(evaluation, data)
     if options.batch_size is not None:
         _check_rows(bound, points, data, options.batch_size)
@@ -98,13 +99,14 @@ def _wrong_slopes(run: Run, points: Points, batch: Batch, first: Evaluation, sca
     length = points.dtype.type(precision ** (1 / 3) * scale)
     offset = jax.device_put(np.random.default_rng(0).choice([-length, length], d))
     *moved, slopes = _displace_both_ways(points, first.scores, offset)
-    values = (evaluate(run.sampler, run.target, each, batch).log_densities for each in moved)
-    above, below = (on_host(each).astype(np.float64) for each in values)
-    value = on_host(first.log_densities).astype(np.float64)
+    values = [evaluate(run.sampler, run.target, each, batch).log_densities for each in moved]
+    numbers = (*values, first.log_densities, slopes)
+    prefetch(numbers)
+    above, below, value, expected = (on_host(each).astype(np.float64) for each in numbers)
     # Compares the difference of the values along `offset` with the one that the gradient predicts. Allows for the
     # function's curvature, by which the two one-sided differences differ, and for rounding errors.
     with np.errstate(all="ignore"):  # comparisons with numbers that overflow are false
-        difference, expected = (above - below) / 2, on_host(slopes).astype(np.float64)
+        difference = (above - below) / 2
         bend, rounding = np.abs(above - 2 * value + below), 100 * precision * (np.abs(value) + np.abs(above))
         allowed = 0.25 * np.maximum(np.abs(difference), np.abs(expected)) + bend + rounding
         return float(np.mean(np.abs(difference - expected) > allowed))

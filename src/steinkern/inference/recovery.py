@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from ..core.messages import Notice, quantity
-from ..core.multihost import on_host, placed_like
+from ..core.multihost import on_host, placed_like, prefetch
 from ..core.programs import compiled
 from ..core.types import Batch, Points, Scalar, Vector
 from ..results.outcome import Faults, Status
@@ -76,6 +76,7 @@ def restore_finite_particles(run: Run, loop: LoopState, recorder: Recorder) -> t
         return _is_finite(evaluate(run.sampler, target, points, batch))
 
     evaluation = evaluate(run.sampler, target, loop.state.points, batch)
+    prefetch((evaluation.log_densities, evaluation.finite_scores, evaluation.nonzero, loop.faults))
     finite = _is_finite(evaluation)
     outside = int(np.sum(~finite))
     points = _halve_moves(loop, finite, finite_at) if outside else None
