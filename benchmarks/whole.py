@@ -1,6 +1,7 @@
 """Whole first and second calls by the wall: `sample` beside NUTS, and `fit` beside its steps alone.
 
-The densities are those of `densities`. NUTS is NumPyro's, one chain of 1000 + 1000 iterations.
+The densities are those of `densities`. NUTS is NumPyro's, one chain of 1000 + 1000 iterations; `sample-threads` leaves
+BLAS its threads, which `sample` limits to one while it calls LAPACK for small matrices.
 
 A fit of n steps is called twice, and so is one of k n steps. Their second calls, which compile nothing, take T(n) and
 T(k n) seconds, the best of a few where they are short. What `fit` does beside its steps is in both, so n steps alone
@@ -12,6 +13,8 @@ Particles are of a Gaussian with standard deviations 1 to 2 and quartic tails. N
 
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax
@@ -148,7 +151,10 @@ def run(case: str, method: str, options: Namespace) -> Answer:
         second, longer = best_of(lambda: fit(steps), lambda: fit(factor * steps), seconds=4.0)
         numbers = {"first_seconds": first, "second_seconds": second, "longer_seconds": longer}
     else:
-        keys, call = iter(jr.split(jr.key(0), 16)), (sample_call if method == "sample" else nuts_call)(case)
+        if method == "sample-threads":
+            programs: Any = import_module("steinkern.core.programs")
+            programs.one_blas_thread = nullcontext
+        keys, call = iter(jr.split(jr.key(0), 16)), (nuts_call if method == "nuts" else sample_call)(case)
         first = seconds_of(lambda: call(next(keys)))
         numbers = {"first_seconds": first, "second_seconds": best_of(lambda: call(next(keys)))[0]}
     return Answer([Row(case, method, metric, seconds) for metric, seconds in numbers.items()])
@@ -171,7 +177,7 @@ def compared(rows: list[Row]) -> list[Row]:
 
 BENCHMARKS = {
     "whole": Benchmark(
-        [(case, method) for case in (*DENSITIES, *MODELS) for method in ("sample", "nuts")]
+        [(case, method) for case in (*DENSITIES, *MODELS) for method in ("sample", "nuts", "sample-threads")]
         + [(case, "fit") for case in FITS],
         run,
         compared,
