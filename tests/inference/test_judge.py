@@ -108,10 +108,11 @@ def test_a_stein_ratio_near_one_hides_nothing():
     assert codes_of(points, -points @ precision) == ["narrow"]
 
 
-def test_spreads_are_not_judged_with_no_more_particles_than_coordinates_and_shifts_are():
-    points, scores = gaussian_draws(np.random.default_rng(0), 20, 40, scales=0.2)
-    assert codes_of(points, scores) == []
-    assert codes_of(points + 20, scores - 20) == ["shifted"]
+def test_with_no_more_particles_than_coordinates_small_spreads_alone_are_not_judged():
+    points, scores = gaussian_draws(np.random.default_rng(0), 20, 40)
+    assert codes_of(0.2 * points, 0.2 * scores) == []
+    assert codes_of(4.0 * points, 4.0 * scores) == ["wide"]
+    assert codes_of(0.2 * points + 20, 0.2 * scores - 20) == ["shifted"]
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-3, 1.0, 1e3, 1e150])
@@ -355,7 +356,7 @@ def test_a_callback_that_ends_a_run_does_not_end_the_check():
         (sk.ensemble(), 20, "does not mean as draws"),
         (sk.gradient_free_svgd(gaussian), 20, "gradient"),
         (sk.svgd(optimizer=STILL), 1, "one particle"),
-        (sk.svgd(optimizer=STILL), 2, "spreads, which 2 particles in 2 dimensions cannot have"),
+        (sk.svgd(optimizer=STILL), 2, "small spreads, which 2 particles in 2 dimensions always have"),
     ],
     ids=["ensemble", "gradient-free", "one", "few"],
 )

@@ -41,7 +41,7 @@ def test_summary_has_a_line_of_moments_and_quantiles_for_every_coordinate(result
     assert end.startswith("3 particles, 2 steps, finished: ")
     assert end.endswith(result.message.text)
     assert [check, few] == result.diagnostics.sentences()
-    assert few == "Not checked: spreads, which 3 particles in 3 dimensions cannot have."
+    assert few == "Not checked: small spreads, which 3 particles in 3 dimensions always have."
 
 
 def test_the_summary_lists_the_warnings_before_the_end_of_the_run(result):

@@ -136,7 +136,7 @@ def stein_numbers(points: Any, scores: Any, noise: np.ndarray | float = 0.0, num
     shift, direction_shift, spread, direction_spread, ratio = np.split(averages, ends)
     shift_error, direction_shift_error, spread_error, direction_spread_error, ratio_error = np.split(errors, ends)
     return Diagnostics(
-        not_checked=() if n > d else (f"spreads, which {n} particles in {d} dimensions cannot have",),
+        not_checked=() if n > d else (f"small spreads, which {n} particles in {d} dimensions always have",),
         num_measured=min(n, MAX_PARTICLES), num_batches=num_batches, coordinates=columns,
         shift=shift, shift_error=shift_error, spread=spread, spread_error=spread_error,
         direction_shift=direction_shift, direction_shift_error=direction_shift_error,

@@ -2,8 +2,8 @@
 
 Every statistic of the particles is judged as a z-score: it fails where it is *large*, beyond one of the limits below,
 and *significant*, farther from its value at draws than `MIN_Z` standard errors, or more where these are of few
-particles or minibatches. With no more particles than coordinates the spreads are not judged: such particles cannot have
-the target's.
+particles or minibatches. With no more particles than coordinates small spreads are not judged: such particles cannot
+have the target's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -148,8 +148,6 @@ def _about_particles(result: Result) -> Iterator[Notice]:
             f"the particles are biased: {where} the mean score times the standard deviation is "
             f"{shift[worst]:.2g} ± {shift_error[worst]:.1g}, and 0 at draws of the target. {_advice(result)}",
         )
-    if num_particles <= dimension:
-        return
     # The spreads of coordinates and directions, and last the Stein ratio, their average over the coordinates. Such
     # averages are distributed nearly as those of squares, whose cube root is close to Gaussian (Wilson and Hilferty,
     # 1931). A spread below its standard error is replaced by that error.
@@ -160,7 +158,8 @@ def _about_particles(result: Result) -> Iterator[Notice]:
     relative_error = np.maximum(error / np.maximum(spread, 1), np.sqrt(2 / terms))
     bounded = np.maximum(spread, error)
     low, high = 3 * (np.cbrt([np.maximum(bounded, np.append(score_sd, 0)), bounded]) - 1) / relative_error
-    narrow, wide = (spread < 1 / most) & (low < -limit), (spread > most) & (high > limit)
+    narrow = (spread < 1 / most) & (low < -limit) & (num_particles > dimension)
+    wide = (spread > most) & (high > limit)
 
     def describe(failed: np.ndarray) -> str:
         if failed[-1]:
