@@ -91,3 +91,10 @@ def test_the_names_are_few():
 def test_the_names_need_no_extra_and_compile_nothing():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, check=False, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.thorough
+def test_the_command_of_the_studies_starts_without_the_readers_of_the_datasets():
+    code = "import sys; sys.modules |= dict.fromkeys(['openpyxl', 'pooch', 'sklearn']); import studies.__main__"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
