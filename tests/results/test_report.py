@@ -101,6 +101,7 @@ def test_all_four_traces_are_drawn_and_the_discrepancy_is_that_of_the_particles(
     expected = float(jnp.sqrt(jax.jit(lambda x, s: sk.ksd2(x, s, sk.IMQ()))(result.points, scores)))
     # The page prints three digits.
     assert float(re.search(r"last particles; (\S+) at the end", html)[1]) == pytest.approx(expected, rel=5e-3)
+    assert "KSD" not in result.summary()  # that of the diagnostics has another kernel, in other units
 
 
 def test_the_page_needs_no_network(html):

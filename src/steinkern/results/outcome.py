@@ -158,7 +158,8 @@ class Diagnostics(ShortRepr):
     stein_ratio_error: float = math.nan
     """Its standard error."""
     ksd: float = math.nan
-    """The kernel Stein discrepancy of at most 256 particles, in units of their standard deviations."""
+    """The kernel Stein discrepancy of at most 256 particles, in units of their standard deviations, with `RBF()`. The
+    page of a result shows another: with `IMQ()`, in unconstrained coordinates."""
     r_hat: np.ndarray = field(default_factory=_empty)
     """(d,) R-hat of the chains, near 1 after convergence: those of `sample`, or the reference chains of a `fit` without
     a sampler."""
@@ -210,7 +211,7 @@ class Diagnostics(ShortRepr):
             lines.append(
                 f"Stein check: mean score × sd up to {np.max(np.abs(self.shift)):.2g} (0 at draws), spreads from "
                 f"{np.min(self.spread):.2g} to {np.max(self.spread):.2g} (1 at draws), Stein ratio "
-                f"{self.stein_ratio:.2g} ± {self.stein_ratio_error:.1g} (1 at draws), KSD {self.ksd:.2g}."
+                f"{self.stein_ratio:.2g} ± {self.stein_ratio_error:.1g} (1 at draws)."
             )
         if len(self.mean_differences):
             lines.append(
