@@ -296,6 +296,14 @@ def test_arguments_that_do_not_fit_a_model_are_pythons_error():
         from_model(fixed)
 
 
+def test_a_target_is_written_as_the_call_of_its_model():
+    target = from_model(regression, X, Y, subsample_size=8)
+    dtype = jnp.result_type(float).name
+    assert (
+        repr(target) == f"NumPyroTarget(regression({dtype}{list(X.shape)}, {dtype}{list(Y.shape)}, subsample_size=8))"
+    )
+
+
 def test_conditioning_on_a_discrete_site_is_a_way_out():
     target = bound(from_model(handlers.condition(mixture, {"label": np.array([0, 1, 1])}), np.zeros(3)))
     # Beta(2, 3) turned round: weight^2 (1 − weight), with Jacobian weight(1 − weight), at weight 1/2.

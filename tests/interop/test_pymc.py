@@ -166,6 +166,10 @@ def test_constraining_undoes_unconstraining_where_bounds_depend_on_variables(tar
         np.testing.assert_allclose(again[name], draws[name], rtol=1e-7, err_msg=name)
 
 
+def test_a_target_is_written_with_its_free_variables(target):
+    assert repr(target) == "PyMCTarget(scale, weights, share, cuts)"
+
+
 def test_deterministics_observations_and_predictive_draws_have_their_names(target, key):
     draws = target.prior(key, 3)
     particles = {**draws, "cuts": jnp.array([[0.0, 1.0], [1.0, 3.0], [5.0, 9.0]]), "scale": jnp.full(3, 1e-6)}

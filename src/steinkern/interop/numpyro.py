@@ -12,6 +12,7 @@ from jaxtyping import Array
 from ..core.extras import install_command
 from ..core.particles import Layout
 from ..core.programs import compiled_quickly
+from ..core.reprs import one_line
 from ..core.types import Batch, Key, Points, PyTree, Scalar, Vector, check_callable
 from ..targets.checks import check_closed_over
 from ._model import AbstractModelSpace, AbstractModelTarget, standard_promotion
@@ -125,6 +126,12 @@ class NumPyroTarget(AbstractModelTarget):
     space: NumPyroSpace
     plates: tuple[tuple[str, int, int], ...] = eqx.field(static=True)
     """Name, size and subsample size of every plate that the model subsamples."""
+
+    def __repr__(self) -> str:
+        """The model's call; the sites and their shapes follow from it."""
+        call = self.space.call
+        named = (f"{name}={one_line(value)}" for name, value in call.kwargs.items())
+        return f"NumPyroTarget({one_line(call.model)}({', '.join([*map(one_line, call.args), *named])}))"
 
     def log_joint(self, vector: Vector, batch: Batch) -> Scalar:
         call, free = self.space.call, self.space.layout.unravel(vector)

@@ -157,6 +157,10 @@ class PyMCTarget(AbstractModelTarget):
 
     space: PyMCSpace
 
+    def __repr__(self) -> str:
+        """The free variables: a model has no name of its own."""
+        return f"PyMCTarget({', '.join(self.space.names)})"
+
     def log_joint(self, vector: Vector, batch: Batch) -> Scalar:
         free = self.space.in_order(self.space.layout.unravel(vector))
         with standard_promotion():
