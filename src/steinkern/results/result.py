@@ -18,6 +18,7 @@ from ..core.arrays import as_concrete_key, as_data
 from ..core.errors import explain_errors
 from ..core.identity import environment
 from ..core.messages import Notice
+from ..core.particles import Layout
 from ..core.programs import compiled
 from ..core.types import Batch, KeyLike, Points, PyTree, check_count
 from ..interop._model import model_of
@@ -81,9 +82,11 @@ class Result:
         """The target; `ValueError` where the result was read from a file without it."""
         if self.target is None:
             raise ValueError(
-                "this result has no target: it was read from a file, which holds no functions. Give it again, as in "
-                "`steinkern.load(path, target=log_density)`. Without it there are `summary`, `predict`, `report`, "
-                "`resample` and a `fit` from its particles."
+                "this result has no target: it was read from a file, which holds no functions. Without it there are "
+                "`summary`, `predict`, `report`, `resample` and a `fit` from its particles, and `draws` where no "
+                "parameter is constrained: they are recorded in unconstrained coordinates, and the target has the map. "
+                "Give `steinkern.load(path, target=...)` the log density or the model of the run: "
+                f"{self.settings.get('target', 'it was combined from several')}."
             )
         target: BoundTarget = self.target
         return target
@@ -107,15 +110,21 @@ class Result:
         spaced transitions are kept, fewer in thousands of dimensions.
 
         Raises:
-            ValueError: there are no chains: the result is of `fit`, `combine`, or a `sample` without a posterior. Or it
-                was read from a file without its target.
+            ValueError: there are no chains: the result is of `fit`, `combine`, or a `sample` without a posterior. Or
+                some parameters are constrained, and the result was read from a file without the target, which has the
+                map from the recorded coordinates.
         """
         if self.recorded is None:
             raise ValueError(
                 "this result has no draws: only that of a `sample` which found a posterior has chains. Take "
                 "`result.particles`, or call `sample`."
             )
-        return jax.tree.map(np.asarray, constrained(self.known_target, jnp.asarray(self.recorded.points), 2))
+        recorded = jnp.asarray(self.recorded.points)
+        if self.target is None:
+            layout = Layout.of(jax.tree.map(lambda leaf: leaf[0], self.particles))
+            if np.array_equal(jax.vmap(layout.ravel)(self.particles), jnp.asarray(self.points)):  # no constraints
+                return jax.tree.map(np.asarray, jax.vmap(jax.vmap(layout.unravel))(recorded))
+        return jax.tree.map(np.asarray, constrained(self.known_target, recorded, 2))
 
     def scores(self, data: Batch = None) -> Points:
         """∇log p at the particles, in unconstrained coordinates; `data` are the full data of a target that has any."""

@@ -46,7 +46,7 @@ def load(
     ```python
     result.save("banana.npz")
     again = steinkern.load("banana.npz")                          # summary, predict, report, resample
-    again = steinkern.load("banana.npz", target=log_density)      # scores, draws and to_arviz as well
+    again = steinkern.load("banana.npz", target=log_density)      # scores, to_arviz, draws of constrained parameters
     so_far = steinkern.load("checkpoints")                        # the run of `fit(..., checkpoint="checkpoints")`
     ```
 
