@@ -162,6 +162,8 @@ def test_a_numpyro_model_with_arguments_is_refused_with_the_way_out():
 
     with pytest.raises(ValueError, match=r"`start` is missing.*interop.numpyro.from_model\(model, \.\.\.\)"):
         sk.sample(jr.key(0), with_data)
+    with pytest.raises(ValueError, match=r"AssertionError.*interop.numpyro.from_model\(model, \.\.\.\)"):
+        sk.sample(jr.key(0), with_data, 1.0)
 
 
 @pytest.mark.thorough

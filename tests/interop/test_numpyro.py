@@ -298,10 +298,8 @@ def test_arguments_that_do_not_fit_a_model_are_pythons_error():
 
 def test_a_target_is_written_as_the_call_of_its_model():
     target = from_model(regression, X, Y, subsample_size=8)
-    dtype = jnp.result_type(float).name
-    assert (
-        repr(target) == f"NumPyroTarget(regression({dtype}{list(X.shape)}, {dtype}{list(Y.shape)}, subsample_size=8))"
-    )
+    x, y = (f"{jnp.result_type(float).name}{list(data.shape)}" for data in (X, Y))
+    assert repr(target) == f"NumPyroTarget(regression({x}, {y}, subsample_size=8))"
 
 
 def test_conditioning_on_a_discrete_site_is_a_way_out():

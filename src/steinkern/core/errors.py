@@ -26,6 +26,11 @@ def explain_errors(expected: str, hint: str) -> Iterator[None]:
         ) from error
     except (JAXTypeError, JAXIndexError):  # JAX's own message explains traced values best
         raise
+    except AssertionError as error:  # NumPyro's, where a model is called as a log density and has no key to draw by
+        raise ValueError(
+            f"{expected}; it raised {error!r}. Give a NumPyro model that takes arguments as "
+            "`steinkern.interop.numpyro.from_model(model, ...)`."
+        ) from error
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         if str(error).startswith("`"):  # an error of this library, which has its advice
             raise
