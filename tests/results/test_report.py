@@ -160,7 +160,7 @@ def test_hundreds_of_coordinates_are_limited_and_can_be_chosen(result, tmp_path)
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308], ids=str)
 def test_numbers_that_are_not_finite_are_left_out_and_counted(bad, result, tmp_path):
-    particles = {"weights": result.particles["weights"].at[0, 0].set(bad), "scale": jnp.full(12, bad)}
+    particles = {"weights": result.particles["weights"].at[0, 0].set(bad), "scale": jnp.full(12, bad).at[0].set(-bad)}
     broken = dataclasses.replace(
         result, particles=particles, history=dataclasses.replace(result.history, particles=None)
     )
@@ -171,6 +171,16 @@ def test_numbers_that_are_not_finite_are_left_out_and_counted(bad, result, tmp_p
     assert "nan" not in re.sub(r"<pre.*?</pre>|<script.*?</script>", "", html, flags=re.S).lower().replace(
         "nan or inf", ""
     )
+
+
+def test_entries_that_do_not_vary_are_not_drawn():
+    factor = np.zeros((2, 30, 9, 9))
+    factor[:, :, 0, 0] = 1
+    factor[:, :, *np.tril_indices(9, -1)] = np.random.default_rng(0).normal(size=(2, 30, 36))
+    names = animate(np.arange(2), {"L": factor}, None)[0]["names"]
+    assert names == [f"L[{i},{j}]" for i in range(9) for j in range(i)][: len(names)]
+    assert animate(np.arange(2), {"L": factor}, ["L[0,0]"])[0]["names"] == ["L[0,0]"]
+    assert len(animate(np.arange(1), {"L": factor[:1, :1]}, None)[0]["names"]) == 24  # one particle
 
 
 def test_one_particle_in_one_dimension_has_a_page(tmp_path):

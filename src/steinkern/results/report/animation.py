@@ -1,7 +1,6 @@
 """The particles along the run as 16-bit integers, finer than a screen, which a script of the page draws."""
 
 import base64
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,14 +30,16 @@ def animate(
     Args:
         steps: the recorded iterations, the last of which is the end of the run.
         sites: the particles there by name, with axes (iteration, particle, …).
-        coordinates: names of coordinates, or of sites for all their coordinates; the first ones by default.
+        coordinates: names of coordinates, or of sites for all their coordinates; by default the first that vary.
         moves: draw a particle's path over the last iterations; `False` for chains, which do not become the particles.
     """
     if coordinates:
         chosen = _named(sites, coordinates)
         total = len(chosen)
     else:
-        chosen = list(itertools.islice(columns(sites, 2, MAX_COORDINATES), MAX_COORDINATES))
+        named = list(columns(sites, 2, 2 * MAX_COORDINATES))  # nearly half of a Cholesky factor is 0
+        varying = [(name, values) for name, values in named if np.any(values != values.flat[0])]
+        chosen = (varying or named)[:MAX_COORDINATES]
         total = sum(math.prod(values.shape[2:]) for values in sites.values())
     left_out = []
     if total > MAX_COORDINATES:
