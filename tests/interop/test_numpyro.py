@@ -162,6 +162,19 @@ def test_deterministic_and_observed_sites_have_their_names(hierarchical, draws):
     np.testing.assert_array_equal(observed["y"], reference.data()[2])
 
 
+def test_a_summary_lists_latent_sites_and_then_deterministic_ones(key, tmp_path):
+    def ratio():
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        numpyro.deterministic("inverse", 1 / scale)
+
+    target = from_model(ratio)
+    result = sk.fit(key, target, sk.ensemble(1e-9), {"scale": jnp.array([1.0, 2.0, 4.0])}, num_steps=1)
+    rows = [line.split() for line in result.summary().splitlines()[1:3]]
+    assert [row[0] for row in rows] == ["scale", "inverse"]
+    assert float(rows[1][3]) == pytest.approx(0.275, abs=1e-3)  # the 5 % quantile of 1, 1/2 and 1/4
+    assert "inverse" not in sk.load(result.save(tmp_path / "run.npz")).summary()
+
+
 def regression(x, y, subsample_size=None):
     slope = numpyro.sample("slope", dist.Normal(0.0, 2.0))
     with numpyro.plate("rows", len(x), subsample_size=subsample_size) as rows:

@@ -116,7 +116,7 @@ def sample(
         ) from error
     finally:
         lock.release()
-    lines, left_out = table_lines(result.particles, _MAX_ROWS)
+    lines, left_out = table_lines(result._sites(), _MAX_ROWS)
     more = [f"… and {left_out} more, on the page"] if left_out else []
     warnings = [f"Warning: {notice}" for notice in result.warnings]
     written = [f"{name}: {path}" for name, path in files.items()]

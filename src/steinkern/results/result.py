@@ -256,11 +256,11 @@ class Result:
         return write_report(self, directory, data, title, coordinates)
 
     def _sites(self, particles: PyTree = None) -> dict[str, Any]:
-        """Named quantities at the particles; the particles themselves in the precision in which they are held."""
+        """The particles by name, in the precision in which they are held, and then a model's deterministic sites."""
         particles = self.particles if particles is None else particles
         model = None if self.target is None else model_of(self.target.target)
-        derived = {} if model is None else model.sites(particles)
-        return {**derived, **by_name(particles)}
+        latent = by_name(particles)
+        return latent if model is None else {**latent, **model.sites(particles), **latent}
 
     def described_settings(self) -> dict[str, Any]:
         """The settings with the versions, and the target and the sampler as texts."""
@@ -274,7 +274,8 @@ class Result:
     def summary(self, max_rows: int | None = 20) -> str:
         """A table of mean, standard deviation and quantiles of every coordinate, and a report of the run.
 
-        After the table come the warnings, the end of the run, its diagnostics and what was not checked. The numbers are
+        The deterministic sites of a model follow its latent ones, unless the result was read without its target. After
+        the table come the warnings, the end of the run, its diagnostics and what was not checked. The numbers are
         computed in double precision, whatever the precision of the particles.
 
         Args:
@@ -282,7 +283,7 @@ class Result:
         """
         if max_rows is not None:
             check_count("max_rows", max_rows)
-        lines, left_out = table_lines(self.particles, max_rows)
+        lines, left_out = table_lines(self._sites(), max_rows)
         more = [f"… and {left_out} more: summary(max_rows=None) lists all"] if left_out else []
         warnings = [f"Warning: {notice.text.split(':')[0]}" for notice in self.warnings]
         return "\n".join([*lines, *more, *warnings, *self._ending()])

@@ -54,9 +54,9 @@ def moments(sites: Mapping[str, Any], max_rows: int | None) -> tuple[list[tuple[
     return rows, sum(math.prod(values.shape[1:]) for values in sites.values()) - len(rows)
 
 
-def table_lines(particles: PyTree, max_rows: int | None) -> tuple[list[str], int]:
+def table_lines(sites: Mapping[str, Any], max_rows: int | None) -> tuple[list[str], int]:
     """The lines of a text table, its head first, and the number of coordinates left out."""
-    rows, left_out = moments(by_name(particles), max_rows)
+    rows, left_out = moments(sites, max_rows)
     width = max(len("parameter"), *(len(name) for name, _ in rows))
     lines = [f"{'parameter':<{width}} " + " ".join(f"{word:>10}" for word in HEAD)]
     lines += [f"{name:<{width}} " + " ".join(f"{number:>10.4g}" for number in numbers) for name, numbers in rows]
@@ -70,7 +70,7 @@ def size_of(result: "Result") -> str:
 
 def short_text(result: "Result") -> str:
     """A summary of at most a dozen lines: the run's end, its Stein ratio, its warnings and its first coordinates."""
-    lines, left_out = table_lines(result.particles, _MAX_ROWS)
+    lines, left_out = table_lines(by_name(result.particles), _MAX_ROWS)
     return "\n".join(
         [*_facts(result), *lines, *([f"… and {left_out} more: print(result.summary())"] if left_out else [])]
     )
