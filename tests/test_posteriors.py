@@ -90,6 +90,7 @@ def test_a_model_and_its_functions_are_finite_where_a_chain_may_start_and_the_li
 
 
 def test_targets_run_in_single_precision():
+    jax.clear_caches()  # JAX keeps the types of indices that were traced in double precision
     for target in TARGETS.values():
         with jax.enable_x64(target.model is None):  # a model follows the precision of JAX, a density that of its vector
             value = jax.eval_shape(target.log_density, jax.ShapeDtypeStruct((target.dim,), jnp.float32))
