@@ -11,9 +11,9 @@ import pytest
 import steinkern as sk
 from steinkern.inference.judge import MAX_CHAIN_ERROR
 from steinkern.inference.sample.control_variates import moments_by_stein
-from steinkern.inference.sample.evaluation import Evaluator
+from steinkern.inference.sample.evaluation import Cloud, Evaluator
 from steinkern.inference.sample.gaussian import Gaussian, first_precisions, nearest_gaussian
-from steinkern.inference.sample.properness import is_diverging, search_problem
+from steinkern.inference.sample.properness import divergence_notice, is_diverging, search_problem
 from steinkern.inference.sample.randomness import even_noise
 from steinkern.inference.sample.second_component import find_second_component, second_scale
 from steinkern.inference.sample.start import find_start
@@ -67,6 +67,25 @@ def test_spreads_that_double_again_and_again_are_a_runaway():
     assert not is_diverging(spreads(1.0, 3.0, 9.0, 27.0))
 
 
+def test_chains_that_diverge_show_no_finite_mass_only_where_the_density_does_not_fall_far_out():
+    normal = np.random.default_rng(0).normal(size=(100, 2))
+    spreads = [np.array([1.0, 1.0]), np.array([1.0, 1e4])]
+
+    def notice(log_density):
+        def log_densities(points):
+            return -0.5 * points[:, 0] ** 2 + log_density(points[:, 1])
+
+        first, last = (Cloud(points, log_densities(points), points) for points in (normal, normal * [1.0, 1e4]))
+        return divergence_notice(spreads, first, last, log_densities, "ab".__getitem__)
+
+    assert "farthest in 'b', whose spread has grown 1e+04-fold" in notice(np.zeros_like).text
+    assert notice(np.zeros_like).code == "improper"
+    assert "did you pass −log p" in notice(lambda x: 1e-4 * x**2).text
+    assert notice(lambda x: -0.4 * np.log1p(x**2)).code == "improper"  # |x| to the power −0.8 has no finite mass
+    assert notice(lambda x: -0.6 * np.log1p(x**2)).code == "not-found"
+    assert notice(lambda x: -0.5 * (x / 1e6) ** 2).code == "not-found"
+
+
 # Densities without finite mass, and those that only look so.
 
 
@@ -112,6 +131,16 @@ def test_the_ray_follows_the_coordinate_that_has_gone_farthest(flat):
 
     result = sk.sample(jr.key(0), log_density, np.zeros(2), throw=False)
     assert (result.message.code, f"'x[{flat}]'" in result.message.text) == ("not-found", True)
+
+
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_chains_that_widen_to_the_end_of_a_proper_density_do_not_call_it_improper(seed):
+    def log_density(x):  # nearly |x|^(-1/2) up to ten million
+        return -0.25 * jnp.log1p(x[0] ** 2) - 0.5 * (x[0] / 1e7) ** 2 - 0.5 * x[1] ** 2
+
+    result = sk.sample(jr.key(seed), log_density, np.zeros(2), throw=False)
+    assert result.message.code != "improper"
 
 
 def test_where_no_other_start_has_a_finite_density_the_search_from_the_callers_decides():

@@ -132,7 +132,9 @@ def run_chains(
             bar.update()
             if is_diverging(spreads):
                 problem = divergence_notice(
-                    spreads, rounds[first][0].log_densities[0], draws.log_densities[-1],
+                    spreads,
+                    jax.tree.map(lambda leaf: leaf[0], rounds[0][0]), jax.tree.map(lambda leaf: leaf[-1], draws),
+                    lambda points: _on_host(target.log_densities(jnp.asarray(points, dtype), data)),
                     target.space.layout.coordinate_name,
                 )  # fmt: skip
                 break

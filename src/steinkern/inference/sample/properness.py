@@ -5,11 +5,16 @@ from collections.abc import Callable
 import numpy as np
 
 from ...core.messages import Notice
+from ...samplers.hamiltonian import ChainState
 from .evaluation import Evaluator
 from .gaussian import Gaussian
 
-_FAR = 1e3  # times the distance of a search that diverged
+_FAR = 1e3  # times the distance of a search, or of chains, that diverged
 _MIN_GROWTH, _NUM_DOUBLINGS = 1e3, 3  # of the spread: since the first round, and in successive rounds
+_SCALES = (
+    "Give a `start` where the posterior is likely to be, bring the parameters to scales nearer 1, or enable double "
+    "precision (`jax_enable_x64`)."
+)
 NOT_FINITE = Notice(
     "particles-not-finite",
     "the particles are not finite: the density has no finite mass, or its parameters overflow. Give every parameter a "
@@ -49,8 +54,7 @@ def search_problem(evaluator: Evaluator, nearest: Gaussian) -> Notice | None:
     return Notice(
         "not-found",
         f"no posterior was found from these starts: the search diverges, farthest in {name!r}, though the log density "
-        "falls there. Give a `start` where the posterior is likely to be, bring the parameters to scales nearer 1, or "
-        "enable double precision (`jax_enable_x64`).",
+        f"falls there. {_SCALES}",
     )
 
 
@@ -66,24 +70,34 @@ def is_diverging(spreads: list[np.ndarray]) -> bool:
     return len(last) > _NUM_DOUBLINGS and bool(np.any(doubled & (last[-1] > _MIN_GROWTH * spreads[0])))
 
 
-@np.errstate(divide="ignore", invalid="ignore")
+@np.errstate(all="ignore")  # chains that diverge overflow
 def divergence_notice(
-    spreads: list[np.ndarray], first: np.ndarray, last: np.ndarray, name_of: Callable[[int], str]
-) -> Notice:
+    spreads: list[np.ndarray], first: ChainState, last: ChainState,
+    log_densities: Callable[[np.ndarray], np.ndarray], name_of: Callable[[int], str],
+) -> Notice:  # fmt: skip
     """The notice for chains that diverge to infinity.
+
+    As in `search_problem`, the density is called improper only where it is not a thousand times smaller at a thousand
+    times the distance, in the median over the chains. Coordinates that have grown little stay where they are.
 
     Args:
         spreads: the interquartile ranges in all rounds so far.
-        first: the log densities of the first draws.
-        last: the log densities of the last draws.
+        first: the first draws, in NumPy arrays.
+        last: the last draws.
+        log_densities: the log density at (n, d) points.
         name_of: the name of a coordinate.
     """
-    growth = np.nan_to_num(spreads[-1] / spreads[0], nan=np.inf)
-    worst = int(np.argmax(growth))
+    growth, center = np.nan_to_num(spreads[-1] / spreads[0], nan=np.inf), np.median(first.points, axis=0)
+    beyond = np.where(growth > np.sqrt(growth.max()), center + _FAR * (last.points - center), last.points)
+    text = (
+        f"the chains diverge to infinity, farthest in {name_of(int(np.argmax(growth)))!r}, whose spread has grown "
+        f"{growth.max():.1g}-fold"
+    )
+    if np.median(log_densities(beyond) - last.log_densities) < -np.log(_FAR):  # false for NaN
+        return Notice("not-found", f"{text}, though the log density falls far out. {_SCALES}")
     return Notice(
         "improper",
-        f"the chains diverge to infinity, farthest in {name_of(worst)!r}, whose spread has grown "
-        f"{growth[worst]:.1g}-fold and still grows. {_advice(float(np.median(first)), float(np.median(last)))}",
+        f"{text} and still grows. {_advice(*(float(np.median(draws.log_densities)) for draws in (first, last)))}",
     )
 
 
