@@ -241,17 +241,17 @@ def reference_chains(
         diagnostics: of the particles.
     """
     (n, d), steps, batch_size = loop.state.points.shape, run.steps_done(loop), run.options.batch_size
-    first = in_default_precision(jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles))
-    target, data = run.target.target.bind(first).sharing(run.target_at(loop).shared), in_default_precision(run.data)
-    points = np.asarray(loop.state.points, jnp.result_type(float))
-    random, problem, rows, share = generators(as_concrete_key(key), 3)[2], "", data, 0.0
     cost = choice.cost + Cost(gradients=n * steps, sequential=steps)
-    if d > MAX_CHAIN_DIMENSIONS:
-        problem = f"draws in {d:,} dimensions take too much memory"
-    elif batch_size is not None:
-        rows, problem = sample_for_chains(random, run.sampler, target, points, data)
-        share = batch_length(rows) / batch_length(data)
-        cost += Cost(epochs=1 + steps * batch_size / batch_length(data))
+    problem = f"draws in {d:,} dimensions take too much memory" if d > MAX_CHAIN_DIMENSIONS else ""
+    if not problem:
+        first = in_default_precision(jax.tree.map(lambda leaf: np.asarray(leaf)[0], particles))
+        target, data = run.target.target.bind(first).sharing(run.target_at(loop).shared), in_default_precision(run.data)
+        points = np.asarray(loop.state.points, jnp.result_type(float))
+        random, rows, share = generators(as_concrete_key(key), 3)[2], data, 0.0
+        if batch_size is not None:
+            rows, problem = sample_for_chains(random, run.sampler, target, points, data)
+            share = batch_length(rows) / batch_length(data)
+            cost += Cost(epochs=1 + steps * batch_size / batch_length(data))
     if not problem:
         chains = chains_from(random, run.sampler, target, points, rows)
         cost += chains.cost + Cost(gradients=n, sequential=1, epochs=(chains.cost.sequential + 1) * share)
