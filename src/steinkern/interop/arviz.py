@@ -49,8 +49,8 @@ def arviz_data(
         spacing = max(1, -(-numbers // _MAX_TERMS))
         points, origin = recorded.points[:, ::spacing], "draws of the chains of `sample`"
         stats = {"lp": recorded.log_densities[:, ::spacing], "acceptance_rate": recorded.acceptance[:, ::spacing]}
-        particles = constrained(target, jnp.asarray(points.reshape(-1, points.shape[-1])))
-    axes, vectors = points.shape[:2], jnp.asarray(points.reshape(-1, points.shape[-1]))
+        particles = constrained(target, jax.device_put(points.reshape(-1, points.shape[-1])))
+    axes, vectors = points.shape[:2], jax.device_put(points.reshape(-1, points.shape[-1]))
     draws = {
         "posterior": result._sites(particles),
         "posterior_predictive": _predictive(model, key, particles),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
@@ -119,10 +118,10 @@ class Result:
                 "this result has no draws: only that of a `sample` which found a posterior has chains. Take "
                 "`result.particles`, or call `sample`."
             )
-        recorded = jnp.asarray(self.recorded.points)
+        recorded = jax.device_put(self.recorded.points)
         if self.target is None:
             layout = Layout.of(jax.tree.map(lambda leaf: leaf[0], self.particles))
-            if np.array_equal(jax.vmap(layout.ravel)(self.particles), jnp.asarray(self.points)):  # no constraints
+            if np.array_equal(jax.vmap(layout.ravel)(self.particles), jax.device_put(self.points)):  # no constraints
                 return jax.tree.map(np.asarray, jax.vmap(jax.vmap(layout.unravel))(recorded))
         return jax.tree.map(np.asarray, constrained(self.known_target, recorded, 2))
 
@@ -131,7 +130,7 @@ class Result:
         data = as_data(data)
         self.known_target.check_data(data, None)
         with explain_errors("`data` must be as `fit` had them", "Were they meant for another target?"):
-            return _scores(self.target, jnp.asarray(self.points), data)
+            return _scores(self.target, jax.device_put(self.points), data)
 
     def resample(self, key: KeyLike, num_particles: int, *, replace: bool = False) -> "Result":
         """A copy with `num_particles` of its particles, drawn at random.
@@ -186,7 +185,7 @@ class Result:
             keep_values: `False` keeps mean and standard deviation only, for many rows: memory then grows with the
                 rows, not with particles × rows. Rows are evaluated 1,024 at a time unless `batch_size` is given.
         """
-        particles = jax.tree.map(jnp.asarray, self.particles)
+        particles = jax.device_put(self.particles)
         return predict(function, particles, self.shared, data, level, batch_size, keep_values)
 
     def to_arviz(
