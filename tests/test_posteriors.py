@@ -1,5 +1,6 @@
 """The benchmark of everyday posteriors: targets and references fit together. Nothing long is run."""
 
+from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.posteriors import methods, minibatch, references, shapes
-from benchmarks.posteriors.bends import TARGETS as BENDS
+from benchmarks.posteriors import coverage, methods, minibatch, references, shapes
 from benchmarks.posteriors.methods import Outcome, with_functions
 from benchmarks.posteriors.run import BENCHMARKS, Judgement, rows_of, summary
 from benchmarks.posteriors.target import read_references
@@ -191,14 +191,42 @@ def test_references_of_gaussians_follow_from_their_log_density(name, evaluated):
 
 
 @pytest.mark.thorough
-def test_references_of_banana_and_four_modes_agree_with_a_grid():
+@pytest.mark.parametrize("name", ["banana", "four-modes", "banana of coverage"])
+def test_exact_moments_in_two_dimensions_agree_with_a_grid(name):
     axis = np.linspace(-12, 12, 201)
     points = np.stack(np.meshgrid(axis, axis * 2 + 6, indexing="ij"), -1).reshape(-1, 2)
-    for name in ("banana", "four-modes"):
-        weights = np.asarray(jax.nn.softmax(jax.jit(jax.vmap(TARGETS[name].log_density))(jnp.asarray(points))))
-        mean = weights @ points
-        np.testing.assert_allclose(REFERENCES[name]["mean"], mean, rtol=1e-4)
-        np.testing.assert_allclose(REFERENCES[name]["sd"], np.sqrt(weights @ (points - mean) ** 2), rtol=1e-4)
+    if name == "banana of coverage":
+        log_density, *moments = coverage.CASES["banana"]
+        points[:, 1] = points[:, 1] / 8 + points[:, 0] ** 2 / 4  # the ridge is narrow
+    else:
+        log_density, moments = TARGETS[name].log_density, [REFERENCES[name]["mean"], REFERENCES[name]["sd"]]
+    weights = np.asarray(jax.nn.softmax(jax.jit(jax.vmap(log_density))(jnp.asarray(points))))
+    mean = weights @ points
+    np.testing.assert_allclose(moments[0], mean, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(moments[1], np.sqrt(weights @ (points - mean) ** 2), rtol=1e-4)
+
+
+def test_the_sds_of_the_heavy_tailed_target_of_coverage_are_those_of_its_radii():
+    log_density, mean, sd = coverage.CASES["student-five"]
+    radii = np.linspace(0.0, 3000.0, 300_001)
+    weights = radii**4 * np.exp(jax.vmap(log_density)(jnp.asarray(radii[:, None] * np.eye(5)[0])))
+    np.testing.assert_allclose(sd, np.sqrt(np.sum(weights * radii**2) / np.sum(weights) / 5), rtol=1e-5)
+    np.testing.assert_array_equal(mean, 0)
+
+
+def test_coverage_counts_moments_within_two_stated_errors_and_keys_that_are_narrow_without_a_word(monkeypatch):
+    exact = coverage.CASES["banana"]
+    offsets = iter([(1.9, 1.0, []), (2.1, 0.8, []), (0.0, 0.8, ["a warning"]), (0.0, 1.0, [])])
+
+    def sample(key, log_density, start, throw):
+        offset, ratio, texts = next(offsets)
+        points = exact.mean + exact.sd * (np.array([[-1.0], [1.0]]) + 0.1 * offset)
+        errors = SimpleNamespace(mean_errors=np.full(2, 0.1), sd_errors=np.full(2, 0.1))
+        return SimpleNamespace(points=points, draws=ratio * points[None], diagnostics=errors, warnings=texts)
+
+    monkeypatch.setattr(coverage.sk, "sample", sample)
+    rows, _ = coverage.run("banana", "sample", Namespace(seeds=4))
+    assert [row.mean for row in rows] == pytest.approx([0.75, 1.0, 0.8, 1])
 
 
 @pytest.mark.thorough
@@ -245,22 +273,3 @@ def test_rows_count_a_hessian_as_d_gradients_and_the_summary_counts_by_half():
     assert {row[:3]: row.mean for row in summary(alarms)}["all", "ours", "excellent_alarms"] == 1
     assert found["all", "ours", "excellent_alarms"] == found["all", "svgd", "excellent_alarms"] == 0
     assert ("rules", "ours", "targets") not in found
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in BENDS if name.startswith("banana")])
-def test_moments_of_bends_agree_with_draws(name):
-    target, moments = BENDS[name]
-    mean, sd = moments()
-    across = np.linspace(-6, 6, 4001)  # of x over its standard deviation
-    weights = np.exp(-0.5 * across**2)
-    weights /= weights.sum()
-    # Along the bend the density is highest, and there its log is that of x alone.
-    along = [jnp.zeros(target.dim).at[0].set(x).at[1].set(mean[1] * (x / sd[0]) ** 2) for x in across[::500] * sd[0]]
-    logs = np.array([float(target.log_density(x)) for x in along])
-    np.testing.assert_allclose(logs - logs[4], -0.5 * across[::500] ** 2, atol=1e-8)
-    heights = mean[1] * across**2
-    np.testing.assert_allclose(weights @ heights, mean[1], rtol=1e-5)
-    width = np.sqrt(sd[1] ** 2 - weights @ (heights - mean[1]) ** 2)
-    beside = along[4].at[1].add(width)
-    assert float(target.log_density(beside)) - logs[4] == pytest.approx(-0.5, rel=1e-4)

@@ -6,10 +6,6 @@ ratio of standard deviations in 0.7 to 1.4, "excellent" below 0.1 and in 0.9 to 
 does. NUTS has as many gradients as `sample` used, a Hessian counted as d of them: those of the file of `--json`, or of
 the stored results; `nuts-1000` is a chain of 1000 draws after 1000. The dtype is float64, and float32 with
 `--precision float32`.
-
-`posteriors-times` has the seconds of a first call, which compiles, and of a second with another seed, on a few targets;
-`bananas` has bends that one metric cannot follow, six keys each, and the worst of every number over the keys. Rows of
-`bananas` count the keys that are good, warned of and so on.
 """
 
 from argparse import Namespace
@@ -20,18 +16,13 @@ from typing import Any
 import numpy as np
 
 from ..bench import RESULTS, Answer, Benchmark, Row, by_metric, read
-from . import bends
 from .methods import NAMES, OF_MODELS, Outcome, run_method
-from .target import Target, read_references
+from .target import read_references
 from .targets import TARGETS
 
 GOOD = (0.35, 0.7, 1.4)
 EXCELLENT = (0.1, 0.9, 1.1)
 HALVES = ("all", "rules", "held out")
-FEW = ("logistic-raw", "schools-noncentred", "counties", "gaussian-100", "ar2", "logistic-growth")
-TIMES = ("first_seconds", "second_seconds", "first_processor_seconds", "second_processor_seconds")
-WORST = {"max_mean_error": max, "min_sd_ratio": min, "max_sd_ratio": max, "evaluations": np.median}
-COUNTS = ("good", "excellent", "warned", "silent_failure", "false_alarm")
 
 
 @dataclass(frozen=True)
@@ -83,15 +74,6 @@ def rows_of(case: str, method: str, outcomes: Sequence[Outcome], reference: dict
     return rows
 
 
-def outcomes_of(target: Target, method: str, seeds: int, options: Namespace) -> tuple[list[Outcome], list[str]]:
-    """One outcome for each seed, and all warnings; no part of Laplace's method is random."""
-    budget, warmup = 0, 1
-    if method == "nuts":
-        budget, warmup = budget_of(target.name, options)
-    outcomes = [run_method(method, target, seed, budget, warmup) for seed in range(1 if method == "laplace" else seeds)]
-    return outcomes, sorted({text for outcome in outcomes for text in outcome.warnings})
-
-
 def budget_of(name: str, options: Namespace) -> tuple[int, int]:
     """The gradients that NUTS may use on a target, and what 1000 iterations of its warm-up take."""
     for path in (options.json, RESULTS / "posteriors.json"):
@@ -103,26 +85,12 @@ def budget_of(name: str, options: Namespace) -> tuple[int, int]:
 
 
 def run(case: str, method: str, options: Namespace) -> Answer:
-    """One method on one target."""
-    outcomes, texts = outcomes_of(TARGETS[case], method, options.seeds or 3, options)
+    """One outcome of a method for each seed, and all warnings; no part of Laplace's method is random."""
+    budget, warmup = budget_of(case, options) if method == "nuts" else (0, 1)
+    seeds = range(1 if method == "laplace" else options.seeds or 3)
+    outcomes = [run_method(method, TARGETS[case], seed, budget, warmup) for seed in seeds]
+    texts = sorted({text for outcome in outcomes for text in outcome.warnings})
     return Answer(rows_of(case, method, outcomes, read_references()[case]), texts)
-
-
-def run_times(case: str, method: str, options: Namespace) -> Answer:
-    """Two calls."""
-    outcomes, texts = outcomes_of(TARGETS[case], method, 2, options)
-    rows = rows_of(case, method, outcomes, read_references()[case])
-    return Answer([row for row in rows if row.metric in TIMES], texts)
-
-
-def run_bend(case: str, method: str, options: Namespace) -> Answer:
-    """One method on one bend."""
-    target, moments = bends.TARGETS[case]
-    outcomes, texts = outcomes_of(target, method, options.seeds or 6, options)
-    columns = columns_of(outcomes, dict(zip(("mean", "sd"), moments(), strict=True)))
-    of_keys = {**WORST, **dict.fromkeys(COUNTS, sum)}
-    rows = [Row(case, method, name, float(over(columns[name])), trials=len(outcomes)) for name, over in of_keys.items()]
-    return Answer(rows, texts)
 
 
 def summary(rows: list[Row]) -> list[Row]:
@@ -171,17 +139,6 @@ BENCHMARKS = {
         summary,
         SUMMARY,
         settings={"good": GOOD, "excellent": EXCELLENT, "halves": {name: TARGETS[name].half for name in TARGETS}},
-        precision="float64",
-    ),
-    "posteriors-times": Benchmark(
-        [(name, method) for name in FEW for method in ("ours", "stein", "nuts", "svgd")],
-        run_times,
-        precision="float64",
-    ),
-    "bananas": Benchmark(
-        [(name, method) for name in bends.TARGETS for method in ("stein", "stein-20", "ours")],
-        run_bend,
-        settings={"good": GOOD, "excellent": EXCELLENT},
         precision="float64",
     ),
 }
