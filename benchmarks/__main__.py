@@ -152,7 +152,6 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="skip the pairs that the file of --json has")
     parser.add_argument("--precision", choices=("float32", "float64"), help="the dtype, in place of the benchmark's")
     parser.add_argument("--seeds", type=int, default=0, help="keys, in place of the benchmark's number")
-    parser.add_argument("--data", type=Path, help="the data directory of the studies")
     parser.add_argument("--list", action="store_true", help="print the cases and methods, and run nothing")
     parser.add_argument("--one", nargs=2, metavar=("CASE", "METHOD"), help="measure one pair in this process")
     options = parser.parse_args()

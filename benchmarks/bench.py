@@ -12,10 +12,10 @@ import queue
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -195,9 +195,7 @@ class Process(NamedTuple):
             *pin, sys.executable, "-m", "benchmarks", self.name, "--one", self.case, self.method,
             "--precision", options.precision, "--seeds", str(options.seeds),
         ]  # fmt: skip
-        for name in ("json", "data"):
-            value = getattr(options, name)
-            command += [f"--{name}", str(Path(value).resolve())] if value else []
+        command += ["--json", str(options.json.resolve())] if options.json else []
         path = os.pathsep.join([str(self.source), str(ROOT), self.environment.get("PYTHONPATH", "")])
         variables = {**({} if core is None else ONE_THREAD), **self.environment, "PYTHONPATH": path}
         variables.pop("JAX_COMPILATION_CACHE_DIR", None)
@@ -225,34 +223,26 @@ def in_processes(
     of the others, with what went wrong.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for name in jobs:
-        waiting.put(name)
+    free: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    for number in range(workers):
+        free.put(None if workers == 1 else cores[number % len(cores)])
+
+    def run(job: Callable[[int | None], Any]) -> Any:
+        core = free.get()
+        try:
+            return job(core)
+        finally:
+            free.put(core)
+
     failed: dict[Any, str] = {}
-    lock = threading.Lock()
-
-    def work(core: int | None) -> None:
-        while True:
-            try:
-                name = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                answer = jobs[name](core)
-            except RuntimeError as error:
-                failed[name] = str(error)
+    with ThreadPoolExecutor(workers) as pool:
+        names = {pool.submit(run, job): name for name, job in jobs.items()}
+        for future in as_completed(names):
+            error = future.exception()
+            if isinstance(error, RuntimeError):
+                failed[names[future]] = str(error)
             else:
-                with lock:
-                    finish(name, answer)
-
-    threads = [
-        threading.Thread(target=work, args=(None if workers == 1 else cores[number % len(cores)],))
-        for number in range(workers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+                finish(names[future], future.result())
     return failed
 
 

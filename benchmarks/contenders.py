@@ -67,11 +67,6 @@ def logistic(n: int, d: int = 54, rows: int = 10_000) -> Problem:
     return Problem(log_density, 0.1 * jr.normal(points_key, (n, d)), scores, symbolic)
 
 
-def banana(n: int) -> Problem:
-    """A bent Gaussian in two dimensions, whose curvature changes from particle to particle."""
-    return Problem(lambda x: -0.5 * x[0] ** 2 - 2 * (x[1] - x[0] ** 2) ** 2, jr.normal(jr.key(1), (n, 2)))
-
-
 def scanned(step: Step, start: Any) -> Prepare:
     """Steps inside `lax.scan`, compiled ahead; what a step reports is kept, so that it has to be computed."""
 
@@ -102,11 +97,6 @@ def steinkern_all_pairs(problem: Problem) -> Prepare:
     return scanned(*own_step(problem, sk.svgd(sk.RBF(sk.Median(max_points=2**16)), LEARNING_RATE)))
 
 
-def steinkern_average(problem: Problem) -> Prepare:
-    """Matrix-SVGD (average), a whole step: the Hessian at every particle, its mean, the factors, the velocity."""
-    return scanned(*own_step(problem, sk.matrix_svgd("average", sk.Hessian(), None, LEARNING_RATE)))
-
-
 def steinkern_metric(problem: Problem) -> Prepare:
     """The same kernel in a dense metric that stays: what the average kernel costs beyond its curvature."""
     metric = sk.linalg.Dense(jnp.cov(problem.points.T)).factorise(1e-6)
@@ -122,78 +112,25 @@ def steinkern_fit(problem: Problem) -> Prepare:
 
 
 def plain(problem: Problem) -> Prepare:
-    """The yardstick: the bandwidth is fixed, at the median of the initial particles."""
-    fixed = sk.Median()(problem.points)
-    return gram_svgd(problem, lambda r2: fixed)
-
-
-def plain_median(problem: Problem) -> Prepare:
-    """The yardstick with the bandwidth by `jnp.median` at every step."""
-    return gram_svgd(problem, lambda r2: jnp.median(r2) / (2 * jnp.log(r2.shape[0] + 1.0)))
-
-
-def gram_svgd(problem: Problem, bandwidth: Callable[[jax.Array], jax.Array]) -> Prepare:
-    """SVGD as one would write it in a few lines of JAX, by matrix products."""
-    optimizer = adagrad()
+    """The yardstick: a few lines of JAX, by matrix products; the bandwidth is the median of the initial particles."""
+    optimizer, h = adagrad(), sk.Median()(problem.points)
     score = jax.vmap(jax.grad(problem.log_density))
 
     def step(state: Any) -> tuple[Any, None]:
         points, memory = state
         squares = jnp.sum(points**2, axis=1)
         r2 = squares[:, None] + squares[None, :] - 2 * points @ points.T
-        h = bandwidth(r2)
         gram = jnp.exp(-r2 / (2 * h))
         repulsion = (points * jnp.sum(gram, axis=1)[:, None] - gram @ points) / h
         velocity = (gram @ score(points) + repulsion) / points.shape[0]
-        return ascend(optimizer, velocity, points, memory), None
+        updates, memory = optimizer.update(-velocity, memory, points)
+        return (optax.apply_updates(points, updates), memory), None
 
     return scanned(step, (problem.points, optimizer.init(problem.points)))
-
-
-def steinkern_mixture(problem: Problem) -> Prepare:
-    """Matrix-SVGD (mixture) with the Hessian at every particle."""
-    return scanned(*own_step(problem, sk.matrix_svgd("mixture", sk.Hessian(), None, LEARNING_RATE)))
-
-
-def einsum_mixture(problem: Problem) -> Prepare:
-    """The mixture's velocity written out by hand; curvature, its factors and the median rule are the library's."""
-    target = sk.LogDensity(problem.log_density).bind(problem.points[0])
-    optimizer = adagrad()
-
-    def step(state: Any) -> tuple[Any, None]:
-        points, memory = state
-        metrics = jax.vmap(lambda metric: metric.factorise(1e-6))(sk.Hessian().at(target, points))
-        bandwidths = jax.vmap(lambda root: sk.Median()(points @ root.T))(metrics.root)
-        velocity = einsum_velocity(points, target.scores(points), metrics, bandwidths)
-        return ascend(optimizer, velocity, points, memory), None
-
-    return scanned(step, (problem.points, optimizer.init(problem.points)))
-
-
-def einsum_velocity(x: jax.Array, scores: jax.Array, metrics: sk.linalg.DenseMetric, h: jax.Array) -> jax.Array:
-    """Eqs. (16) to (18) with the weights of Eq. (17), the anchors at the particles."""
-    q = jnp.einsum("lab,lac->lbc", metrics.root, metrics.root)
-    inverse = jnp.einsum("lab,lcb->lac", metrics.inverse_root, metrics.inverse_root)
-    u = jnp.einsum("lab,nb->lna", metrics.root, x)
-    squares = jnp.sum(u**2, axis=2)
-    r2 = jnp.maximum(squares[:, :, None] + squares[:, None, :] - 2 * jnp.einsum("lia,lja->lij", u, u), 0)
-    to_anchor = jnp.diagonal(r2, axis1=0, axis2=1).T  # l n: the squared distance of every particle to anchor l
-    weights = jax.nn.softmax(-0.5 * to_anchor + 0.5 * metrics.log_determinant[:, None], axis=0)
-    pull = -jnp.einsum("lab,lnb->lna", q, x[None, :, :] - x[:, None, :])
-    tilted = scores[None] + pull - jnp.einsum("ln,lna->na", weights, pull)[None]
-    k = jnp.exp(-r2 / (2 * h[:, None, None])) * weights[:, None, :]
-    drive = jnp.einsum("lab,lib->lia", inverse, jnp.einsum("lij,lja->lia", k, tilted))
-    repulsion = jnp.sum(k, axis=2)[:, :, None] * x[None] - jnp.einsum("lij,ja->lia", k, x)
-    return jnp.einsum("li,lia->ia", weights, drive + repulsion / h[:, None, None]) / x.shape[0]
 
 
 def adagrad() -> optax.GradientTransformation:
     return optax.adagrad(LEARNING_RATE, initial_accumulator_value=0.0)
-
-
-def ascend(optimizer: optax.GradientTransformation, velocity: jax.Array, points: jax.Array, memory: Any) -> Any:
-    updates, memory = optimizer.update(-velocity, memory, points)
-    return optax.apply_updates(points, updates), memory
 
 
 def blackjax(problem: Problem) -> Prepare:
@@ -205,7 +142,7 @@ def blackjax(problem: Problem) -> Prepare:
     return scanned(lambda state: (algorithm.step(state), None), start)
 
 
-def numpyro(problem: Problem, mode: str = "norm") -> Prepare:
+def numpyro(problem: Problem) -> Prepare:
     """NumPyro's SVGD; its own initial particles."""
     import numpyro as npy
     from numpyro.contrib.einstein import SVGD, RBFKernel
@@ -216,13 +153,8 @@ def numpyro(problem: Problem, mode: str = "norm") -> Prepare:
     def model() -> None:
         npy.factor("log_density", problem.log_density(npy.sample("x", flat)))
 
-    algorithm = SVGD(model, npy.optim.Adagrad(LEARNING_RATE), RBFKernel(mode=mode), num_stein_particles=n)
+    algorithm = SVGD(model, npy.optim.Adagrad(LEARNING_RATE), RBFKernel(), num_stein_particles=n)
     return scanned(algorithm.update, algorithm.init(jr.key(0)))
-
-
-def numpyro_matrix(problem: Problem) -> Prepare:
-    """NumPyro's generic way for matrix-valued kernels."""
-    return numpyro(problem, "matrix")
 
 
 def msvgd(problem: Problem) -> Prepare:
@@ -282,13 +214,8 @@ CONTENDERS: dict[str, Callable[[Problem], Prepare]] = {
     "vanilla-all-pairs": steinkern_all_pairs,
     "fit": steinkern_fit,
     "average": steinkern_metric,
-    "average-hessian": steinkern_average,
-    "mixture": steinkern_mixture,
-    "einsum": einsum_mixture,
-    "plain-median": plain_median,
     "blackjax": blackjax,
     "numpyro": numpyro,
-    "numpyro-matrix": numpyro_matrix,
     "msvgd": msvgd,
     "pymc": pymc,
     "simplesvgd": simplesvgd,

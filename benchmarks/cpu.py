@@ -1,8 +1,8 @@
 """Steps on a CPU beside a plain JAX step and, where they are installed, other libraries.
 
 A step is a whole call divided by its steps, the best of many short calls in a process of its own; memory is the largest
-resident set of that process. Ratios are to the plain step with a fixed bandwidth, or to the mixture by `einsum`. The
-exponent of growth is that of n in a step's time, by least squares on logarithms. A `fit` is a whole call with its
+resident set of that process. Ratios are to the plain step with a fixed bandwidth. The exponent of growth is that of n
+in a step's time, by least squares on logarithms. A `fit` is a whole call with its
 checks and its history, so that many steps share them. PyMC and simpleSVGD compute in float64, and PyMC compiles for
 minutes where it has no C compiler. Run it on an idle machine.
 """
@@ -16,37 +16,25 @@ from pathlib import Path
 import numpy as np
 
 from .bench import Answer, Benchmark, Row, best_of, by_metric
-from .contenders import CONTENDERS, Problem, banana, gaussian, logistic
+from .contenders import CONTENDERS, Problem, gaussian, logistic
 
 CASES: dict[str, Callable[[], Problem]] = {
     **{f"n={n},d={d}": partial(gaussian, n, d) for n, d in ((50, 2), (100, 50), (1000, 50), (5000, 50))},
     **{f"logreg,n={n},d=54": partial(logistic, n) for n in (50, 1000, 5000)},
-    "mixture,n=l=50,d=2": partial(banana, 50),
     **{f"growth,n={n},d=50": partial(gaussian, n, 50) for n in (4000, 8000, 16000, 32000, 50000)},
 }
-MODULES = {"numpyro-matrix": "numpyro", "simplesvgd": "simpleSVGD"}
-PEERS = ("blackjax", "numpyro", "numpyro-matrix", "msvgd", "pymc", "simplesvgd")
+PEERS = {"blackjax": "blackjax", "numpyro": "numpyro", "msvgd": "msvgd", "pymc": "pymc", "simplesvgd": "simpleSVGD"}
+"""The modules of other libraries, by method."""
 ROUND, SECONDS = 0.3, 8.0  # of one call, and of all
 LEAST = {"fit": 50}
 """Steps of the shortest call."""
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Peers that are not installed are left out, and matrices of particles where a step would take minutes."""
-    missing = [name for name in PEERS if importlib.util.find_spec(MODULES.get(name, name)) is None]
+    """Peers that are not installed are left out; growth is that of `vanilla`."""
+    missing = [name for name, module in PEERS.items() if importlib.util.find_spec(module) is None]
     methods = [name for name in CONTENDERS if name not in missing]
-    pairs = []
-    for case in CASES:
-        if case.startswith("mixture"):
-            chosen = ["einsum", "mixture"]
-        elif case.startswith("growth"):
-            chosen = ["vanilla"]
-        else:
-            small, likelihood = case == "n=100,d=50", case.startswith("logreg")
-            few = () if small else ("mixture", "numpyro-matrix")
-            chosen = [name for name in methods if name not in (*few, "einsum", *["average-hessian"] * likelihood)]
-        pairs += [(case, method) for method in chosen]
-    return pairs
+    return [(case, method) for case in CASES for method in (["vanilla"] if case.startswith("growth") else methods)]
 
 
 def run(case: str, method: str, options: Namespace) -> Answer:
@@ -69,7 +57,7 @@ def compared(rows: list[Row]) -> list[Row]:
     times = {key: number["milliseconds"] for key, number in by_metric(rows).items() if "milliseconds" in number}
     made = []
     for (case, method), milliseconds in times.items():
-        base = times.get((case, "einsum" if case.startswith("mixture") else "plain-fixed"))
+        base = times.get((case, "plain-fixed"))
         if base is not None:
             made.append(Row(case, method, "ratio", milliseconds / base))
     growth = {int(case.split("=")[1].split(",")[0]): t for (case, _), t in times.items() if case.startswith("growth")}
@@ -85,7 +73,7 @@ BENCHMARKS = {
         run,
         compared,
         ("milliseconds", "ratio", "gigabytes", "exponent"),
-        foreign=("plain-fixed", "plain-median", *PEERS),
+        foreign=("plain-fixed", *PEERS),
         environment={"JAX_PLATFORMS": "cpu", "TQDM_DISABLE": "1", "MPLBACKEND": "agg"},
     )
 }

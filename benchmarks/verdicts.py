@@ -29,7 +29,6 @@ import steinkern as sk
 from studies.toy.targets import TARGETS as TOYS
 
 from .bench import Answer, Benchmark, Row
-from .outcome import converged, diverged, passed, warnings_of
 from .posteriors.run import GOOD, Judgement
 from .posteriors.target import read_references
 from .posteriors.targets import TARGETS
@@ -309,7 +308,7 @@ def spoken(case: Case, seed: int) -> tuple[sk.Result, list[str]]:
 def run(case: str, method: str, options: Namespace) -> Answer:
     """One run of the battery, and what it warned of."""
     result, texts = spoken({"healthy": HEALTHY, "sick": SICK}[method][case], options.seeds)
-    expected = not texts if method == "healthy" else bool(texts) and not converged(result)
+    expected = not texts if method == "healthy" else bool(texts) and result.status is not sk.Status.CONVERGED
     numbers = {"warnings": len(texts), "as expected": expected}
     return Answer([Row(case, method, metric, float(value)) for metric, value in numbers.items()], texts)
 
@@ -348,8 +347,8 @@ def run_everyday(case: str, method: str, options: Namespace) -> Answer:
             points = np.asarray(result.points, np.float64)
             judged = Judgement.of(points.mean(0), points.std(0), reference)
             wrong, right = not judged.within(WRONG), judged.within(GOOD)
-            silent = wrong and not warnings_of(result) and not diverged(result)
-            false_alarm = right and passed(result) is not True
+            silent = wrong and not result.warnings and result.status is not sk.Status.DIVERGED
+            false_alarm = right and (bool(result.warnings) or not len(result.diagnostics.shift))
             for name, value in zip(counts, (True, wrong, silent, right, false_alarm), strict=True):
                 counts[name] += value
             if silent or false_alarm:

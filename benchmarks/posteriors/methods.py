@@ -20,7 +20,6 @@ import numpy as np
 import steinkern as sk
 from steinkern.interop.numpyro import from_model
 
-from ..outcome import cost_of, diverged, warnings_of
 from .mode import find_mode
 from .nuts import CHUNK, Chains
 from .target import Target
@@ -79,8 +78,14 @@ def _of_points(points: np.ndarray, **others: Any) -> Outcome:
 
 def _of(result: Any, **cost: float) -> Outcome:
     """Its message, which is an error by default, counts as a warning where the run diverged."""
-    texts = warnings_of(result) + ([str(result.message)] if diverged(result) else [])
+    texts = [str(notice) for notice in result.warnings]
+    texts += [str(result.message)] * (result.status is sk.Status.DIVERGED)
     return _of_points(np.asarray(result.points, np.float64), warnings=tuple(texts), **cost)
+
+
+def _cost_of(result: Any) -> dict[str, int]:
+    cost = result.diagnostics.cost
+    return {name: getattr(cost, name) for name in ("values", "gradients", "hessians", "sequential")}
 
 
 def with_functions(outcome: Outcome, target: Target) -> Outcome:
@@ -104,20 +109,20 @@ def ours(target: Target, key: Any) -> Outcome:
     """`sample` with its defaults, at the draws of its chains, and at its particles."""
     problem, start = _problem(target)
     result = sk.sample(key, problem, start, num_particles=PARTICLES, throw=False)
-    few = _of(result, **cost_of(result))
+    few = _of(result, **_cost_of(result))
     if result.recorded is None:
         return replace(few, at_particles=few)
     draws = np.asarray(result.recorded.points, np.float64).reshape(-1, few.dim)
     return replace(few, mean=draws.mean(0), sd=draws.std(0), points=draws, at_particles=few)
 
 
-def stein(target: Target, key: Any, particles: int = PARTICLES) -> Outcome:
+def stein(target: Target, key: Any) -> Outcome:
     """`fit` without a sampler: Matrix-SVGD with everything chosen, and its comparison with chains."""
     problem, start = _problem(target)
     result = sk.fit(
-        key, problem, start=start, num_particles=particles, record_every=100, progress=False, throw=False
+        key, problem, start=start, num_particles=PARTICLES, record_every=100, progress=False, throw=False
     )  # fmt: skip
-    return _of(result, **cost_of(result))
+    return _of(result, **_cost_of(result))
 
 
 def svgd(target: Target, key: Any) -> Outcome:
@@ -203,7 +208,6 @@ def _chains(log_density: Callable[[Any], Any], num_warmup: int) -> Chains:
 METHODS: dict[str, Callable[[Target, Any], Outcome]] = {
     "ours": ours,
     "stein": stein,
-    "stein-20": partial(stein, particles=20),
     "svgd": svgd,
     "laplace": laplace,
     "pathfinder": pathfinder,

@@ -21,7 +21,6 @@ import numpy as np
 import steinkern as sk
 
 from ..bench import Answer, Benchmark, Row
-from ..outcome import cost_of, warnings_of
 from .target import Target, read_references
 
 BATCHES = (32, 256, 2048)
@@ -154,7 +153,7 @@ def stein(problem: Problem, batch_size: int, seed: int) -> Outcome:
     )  # fmt: skip
     points = np.asarray(result.points, np.float64)
     return Outcome(
-        np.array([cost_of(result)["epochs"]]), *moments(points[None], averaged=False), bool(warnings_of(result))
+        np.array([result.diagnostics.cost.epochs]), *moments(points[None], averaged=False), bool(result.warnings)
     )
 
 
@@ -170,7 +169,7 @@ def by_fit(method: str, size: float, problem: Problem, batch_size: int) -> Outco
     )  # fmt: skip
     means, sds = moments(np.asarray(result.history.particles, np.float64), averaged=method != "svgd")
     epochs = np.asarray(result.history.step) * batch_size / problem.rows
-    return Outcome(epochs, means, sds, bool(warnings_of(result)))
+    return Outcome(epochs, means, sds, bool(result.warnings))
 
 
 def svi(size: float, problem: Problem, batch_size: int) -> Outcome:
