@@ -1,6 +1,7 @@
 """NumPyro's NUTS on a plain log density, with its gradient evaluations counted."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import jax
@@ -40,13 +41,7 @@ class Chains:
                 state, (points, steps) = self._steps(state)
                 yield np.asarray(points), np.asarray(steps)
 
-    def draws(self, key: Any, start: np.ndarray, num_draws: int) -> tuple[np.ndarray, int]:
-        """So many draws after the warm-up, and the gradients of the warm-up."""
-        points, steps = [], []
-        for some, counts in self.run(key, start):
-            points.append(some)
-            steps.append(counts)
-            if sum(map(len, points)) >= self.num_warmup + num_draws:
-                break
-        after_warmup = np.concatenate(points)[self.num_warmup :][:num_draws]
-        return after_warmup, int(np.concatenate(steps)[: self.num_warmup].sum())
+    def take(self, key: Any, start: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first `count` points and numbers of steps; whole chunks."""
+        points, steps = zip(*islice(self.run(key, start), count // CHUNK), strict=True)
+        return np.concatenate(points), np.concatenate(steps)

@@ -1,15 +1,15 @@
 """Reference means and standard deviations of every target, and how they were made.
 
 Where there is a closed form it is taken: for the Gaussians, the funnel, the banana, the four modes and the Dirichlet.
-Two dimensions are integrated on a grid. The rest is long runs of NumPyro's NUTS in double precision: four chains with a
-dense mass matrix, in coordinates whitened by the Hessian at the mode, until R-hat is below 1.01 and the effective
-number of draws of every coordinate and of its square suffices, or each chain has 24,000 draws: what was reached is in
-the file. Centered hierarchies are run non-centered and mapped back.
+Two dimensions are integrated on a grid. The rest is long runs of NumPyro's NUTS in double precision, eight chains with
+a dense mass matrix where there are few coordinates, until R-hat is below 1.01 and there are enough effective draws of
+every coordinate and of its square, or each chain has 24,000 draws: how, and what was reached, is in the file.
+Coordinates are whitened by the Hessian at the mode, and centered hierarchies run non-centered and mapped back.
 
-NumPyro models are run by two samplers, NumPyro's NUTS and BlackJAX's, each with eight chains from uniform starts and
-a warm-up of its own, in coordinates without the funnel where there is one. The reference is the moments of all draws,
-functions of the parameters included. The file tells how far the samplers are apart, in standard deviations, and the
-worst R-hat and effective numbers of the two.
+NumPyro models are run by two samplers, NumPyro's NUTS and BlackJAX's, each from uniform starts with a warm-up of its
+own, in coordinates without the funnel where there is one. The reference is the moments of all draws, functions of the
+parameters included. The file tells how far the samplers are apart, in standard deviations, and the worst R-hat and
+effective numbers of the two.
 
 The same file holds how many gradients a warm-up of 1000 iterations takes, from the naive start and with NumPyro's
 defaults.
@@ -35,15 +35,12 @@ from .nuts import Chains
 from .target import Target
 from .targets import TARGETS
 
-CHAINS = 4
-WARMUP = 1500
-DRAWS = 4000  # a round and chain
-ROUNDS = 6
+CHAINS = 8
+WARMUP = 600
+DRAWS = 250  # a round and chain
+ROUNDS = 96
 ENOUGH = 10_000  # effective draws of every coordinate: the mean is known to 0.01 sd
 ENOUGH_SQUARES = 4_000  # of every squared deviation
-MODEL_CHAINS = 8  # of a model, together
-MODEL_WARMUP = 600
-MODEL_DRAWS = 250  # a round and chain
 MODEL_ROUNDS = 24
 MODEL_ENOUGH = 2_500  # of each of two samplers
 MAX_DENSE = 60  # coordinates; a diagonal mass matrix for more
@@ -204,42 +201,15 @@ def _whitening(log_density: Map, start: np.ndarray) -> tuple[np.ndarray, np.ndar
     return mode.point, basis / np.sqrt(np.maximum(np.abs(eigenvalues), floor))
 
 
-def by_nuts(target: Target) -> dict[str, Any]:
-    """Four long chains; how many draws they took, R-hat and the effective numbers are in the answer."""
-    easier, back = _in_easier_coordinates(target)
-    centre, root = _whitening(easier, target.start)
-
-    def from_whitened(z: Any) -> Any:
-        return jnp.asarray(centre) + jnp.asarray(root) @ z
-
-    chains = Chains(lambda z: easier(from_whitened(z)), WARMUP, dense_mass=True, target_accept_prob=0.9)
-    to_points = jax.jit(jax.vmap(lambda z: back(from_whitened(z))))
-
-    def rounds() -> Iterator[np.ndarray]:
-        streams = []
-        for chain_key in jr.split(jr.key(2024), CHAINS):
-            start_key, run_key = jr.split(chain_key)
-            streams.append(chains.run(run_key, np.asarray(jr.normal(start_key, (target.dim,)))))
-            _take(streams[-1], WARMUP)
-        while True:
-            yield np.stack([np.asarray(to_points(_take(stream, DRAWS))) for stream in streams])
-
-    points, checks = _draw_enough(rounds(), ROUNDS, ENOUGH, ENOUGH_SQUARES)
-    how = f"NUTS: {CHAINS} chains of {points.shape[1]} draws after {WARMUP}, dense, whitened at the mode"
-    if target.name in REWRITTEN:
-        how += ", non-centered and mapped back"
-    return {"how": how, **_moments(points.mean((0, 1)), points.std((0, 1))), **checks}
-
-
 def _numpyro_rounds(log_density: Map, dim: int, together: bool) -> Iterator[Any]:
     from numpyro.infer import MCMC, NUTS
 
     kernel = NUTS(potential_fn=lambda x: -log_density(x), dense_mass=dim <= MAX_DENSE, target_accept_prob=0.9)
     mcmc = MCMC(
-        kernel, num_warmup=MODEL_WARMUP, num_samples=MODEL_DRAWS, num_chains=MODEL_CHAINS, progress_bar=False,
+        kernel, num_warmup=WARMUP, num_samples=DRAWS, num_chains=CHAINS, progress_bar=False,
         chain_method="vectorized" if together else "sequential",
     )  # fmt: skip
-    starts = jr.uniform(jr.key(1), (MODEL_CHAINS, dim), minval=-2.0, maxval=2.0)
+    starts = jr.uniform(jr.key(1), (CHAINS, dim), minval=-2.0, maxval=2.0)
     mcmc.run(jr.key(2024), init_params=starts)
     while True:
         yield mcmc.get_samples(group_by_chain=True)
@@ -260,10 +230,10 @@ def _blackjax_rounds(log_density: Map, dim: int, together: bool) -> Iterator[Any
     )
     kernel = blackjax.nuts.build_kernel()
 
-    batch_size = MODEL_CHAINS if together else None
+    batch_size = CHAINS if together else None
 
     def warm_up(chain: Any) -> Any:
-        (state, options), _ = adaptation.run(*chain, num_steps=MODEL_WARMUP)
+        (state, options), _ = adaptation.run(*chain, num_steps=WARMUP)
         return state, options
 
     @jax.jit
@@ -274,20 +244,37 @@ def _blackjax_rounds(log_density: Map, dim: int, together: bool) -> Iterator[Any
 
         def chain(key_and_state: Any) -> Any:
             key, state = key_and_state
-            return jax.lax.scan(step, state, jr.split(key, MODEL_DRAWS))
+            return jax.lax.scan(step, state, jr.split(key, DRAWS))
 
-        return jax.lax.map(chain, (jr.split(key, MODEL_CHAINS), states), batch_size=batch_size)
+        return jax.lax.map(chain, (jr.split(key, CHAINS), states), batch_size=batch_size)
 
     start_key, *keys = jr.split(jr.key(4048), 1 + 2 + MODEL_ROUNDS)
-    starts = jr.uniform(start_key, (MODEL_CHAINS, dim), minval=-0.5, maxval=0.5)
-    chains = jr.split(keys[0], MODEL_CHAINS), starts
+    starts = jr.uniform(start_key, (CHAINS, dim), minval=-0.5, maxval=0.5)
+    chains = jr.split(keys[0], CHAINS), starts
     states, options = jax.jit(lambda chains: jax.lax.map(warm_up, chains, batch_size=batch_size))(chains)
-    middle = np.argsort(options["step_size"])[MODEL_CHAINS // 2]
+    middle = np.argsort(options["step_size"])[CHAINS // 2]
     options = jax.tree.map(lambda leaf: leaf[middle], options)
     for number, key in enumerate(keys[1:]):
         states, draws = advance(key, states, options)
         if number > 0:
             yield draws
+
+
+def by_nuts(target: Target) -> dict[str, Any]:
+    """Long chains of NumPyro's NUTS; how many draws they took, R-hat and the effective numbers are in the answer."""
+    easier, back = _in_easier_coordinates(target)
+    centre, root = _whitening(easier, target.start)
+
+    def from_whitened(z: Any) -> Any:
+        return jnp.asarray(centre) + jnp.asarray(root) @ z
+
+    to_points = jax.jit(jax.vmap(jax.vmap(lambda z: back(from_whitened(z)))))
+    rounds = _numpyro_rounds(lambda z: easier(from_whitened(z)), target.dim, True)
+    points, checks = _draw_enough((np.asarray(to_points(part)) for part in rounds), ROUNDS, ENOUGH, ENOUGH_SQUARES)
+    how = f"NUTS: {CHAINS} chains of {points.shape[1]} draws after {WARMUP}, whitened at the mode"
+    if target.name in REWRITTEN:
+        how += ", non-centered and mapped back"
+    return {"how": how, **_moments(points.mean((0, 1)), points.std((0, 1))), **checks}
 
 
 def by_two_samplers(target: Target) -> dict[str, Any]:
@@ -315,10 +302,9 @@ def by_two_samplers(target: Target) -> dict[str, Any]:
         "sds_apart": float(np.max(np.abs(draws[0].std(0) - draws[1].std(0)) / sd)),
     }
     how = " and ".join(
-        f"{name}'s NUTS: {len(each) // MODEL_CHAINS} draws"
-        for name, each in zip(("NumPyro", "BlackJAX"), draws, strict=True)
+        f"{name}'s NUTS: {len(each) // CHAINS} draws" for name, each in zip(("NumPyro", "BlackJAX"), draws, strict=True)
     )
-    how += f" of each of {MODEL_CHAINS} chains after {MODEL_WARMUP}"
+    how += f" of each of {CHAINS} chains after {WARMUP}"
     if target.name in REWRITTEN:
         how += ", in easier coordinates and mapped back"
     worst = {"r_hat": max, "ess": min, "ess_of_squares": min}
@@ -326,24 +312,10 @@ def by_two_samplers(target: Target) -> dict[str, Any]:
     return {"how": how, **_moments(together.mean(0), sd), **reached, **{k: round(v, 4) for k, v in apart.items()}}
 
 
-def _take(stream: Any, count: int) -> np.ndarray:
-    """The next `count` points of a chain; a whole number of chunks."""
-    parts: list[np.ndarray] = []
-    while sum(map(len, parts)) < count:
-        parts.append(next(stream)[0])
-    return np.concatenate(parts)
-
-
 def warmup_gradients(target: Target) -> dict[str, int]:
-    """Gradients, one after the other, of 1000 iterations of warm-up from the naive start, with NumPyro's defaults.
-
-    Of a model with the diagonal mass matrix alone.
-    """
-    counts = {}
-    kinds = {"diagonal": False, "dense": True} if target.model is None else {"diagonal": False}
-    for name, dense in kinds.items():
-        _, counts[name] = Chains(target.log_density, 1000, dense_mass=dense).draws(jr.key(1), target.start, 0)
-    return counts
+    """Gradients, one after the other, of 1000 iterations of warm-up from the naive start, with NumPyro's defaults."""
+    _, steps = Chains(target.log_density, 1000).take(jr.key(1), target.start, 1000)
+    return {"diagonal": int(steps.sum())}
 
 
 # --- all of it ---

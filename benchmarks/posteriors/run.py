@@ -54,9 +54,9 @@ def columns_of(outcomes: Sequence[Outcome], reference: dict[str, Any]) -> dict[s
     columns["good"] = [float(one.within(GOOD)) for one in judged]
     columns["excellent"] = [float(one.within(EXCELLENT)) for one in judged]
     columns["warned"] = [float(bool(outcome.warnings)) for outcome in outcomes]
-    pairs = list(zip(columns["good"], columns["warned"], strict=True))
-    columns["silent_failure"] = [(1 - good) * (1 - warned) for good, warned in pairs]
-    columns["false_alarm"] = [good * warned for good, warned in pairs]
+    columns["silent_failure"] = [
+        (1 - good) * (1 - warned) for good, warned in zip(columns["good"], columns["warned"], strict=True)
+    ]
     for name in ("evaluations", "gradients", "hessians", "values", "sequential", "seconds"):
         columns[name] = [float(getattr(outcome, name)) for outcome in outcomes]
     return columns
@@ -70,7 +70,6 @@ def rows_of(case: str, method: str, outcomes: Sequence[Outcome], reference: dict
         rows.append(Row.over(values, case, f"{method}-particles", metric))
     for name, outcome in zip(("first", "second"), outcomes, strict=False):
         rows.append(Row(case, method, f"{name}_seconds", outcome.seconds))
-        rows.append(Row(case, method, f"{name}_processor_seconds", outcome.processor_seconds))
     return rows
 
 
@@ -115,10 +114,8 @@ def summary(rows: list[Row]) -> list[Row]:
             for metric in ("evaluations", "sequential", "seconds"):
                 counts[f"median_{metric}"] = np.median([number[metric] for number in measured])
             made += [Row(half, method, metric, float(value)) for metric, value in counts.items()]
-        for kind in ("diagonal", "dense"):
-            warmups = [references[name]["warmup_gradients"] for name in names]
-            gradients = [warmup[kind] for warmup in warmups if kind in warmup]
-            made.append(Row(half, f"nuts-warmup-{kind}", "median_sequential", float(np.median(gradients))))
+        gradients = [references[name]["warmup_gradients"]["diagonal"] for name in names]
+        made.append(Row(half, "nuts-warmup-diagonal", "median_sequential", float(np.median(gradients))))
     return made
 
 
