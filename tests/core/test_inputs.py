@@ -220,24 +220,6 @@ def test_a_scalar_kernel_is_taken_times_the_identity(make, as_installed):
     assert kernel(jnp.zeros(2), jnp.zeros(2)).shape == (2, 2)
 
 
-NOT_KERNELS = {
-    "tilted": (lambda: sk.kernels.Tilted("rbf", jnp.sum), "`kernel`"),
-    "weight": (lambda: sk.kernels.Tilted(sk.RBF(1.0), 2.0), "`log_weight`"),
-    "map": (lambda: sk.kernels.Transformed(sk.RBF(1.0), 2.0), "`transform`"),
-    "isotropic": (lambda: sk.kernels.Isotropic(sk.kernels.Linear()), "`scalar`"),
-    "graphical": (lambda: sk.Graphical(sk.kernels.Linear(), [[0]]), "`scalar`"),
-    "metric": (lambda: sk.kernels.Preconditioned(sk.RBF(), jnp.eye(2)), "`metric`.*DenseMetric.of"),
-    "function": (lambda: sk.kernels.UserKernel(2.0), "`function`"),
-}
-
-
-@pytest.mark.parametrize("name", NOT_KERNELS)
-def test_what_is_no_part_of_a_kernel_is_refused(name, as_installed):
-    make, words = NOT_KERNELS[name]
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
 LAYER = eqx.nn.Linear(2, 1, key=jr.key(0))
 USES = {
     "by calling it": lambda layer, x: layer(x),

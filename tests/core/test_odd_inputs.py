@@ -3,7 +3,6 @@
 import re
 
 import jax
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -20,7 +19,8 @@ from tests.helpers.odd_inputs import (
     leaves,
 )
 
-pytestmark = pytest.mark.thorough
+# Without the type checker that other tests run under: it would refuse much of this first, in other words.
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("as_installed")]
 
 KINDS = {**SAME_NUMBERS, **NO_ANSWER, **EITHER, **SHAPES}
 
@@ -52,14 +52,6 @@ SAMPLE = [
     ("position of BlackJAX", "keys"),
     ("anchors", "ragged"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _as_installed():
-    """Without the type checker that other tests run under: it would refuse much of this first, in other words."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def names(error: BaseException, argument: str) -> bool:

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -13,12 +12,7 @@ import steinkern as sk
 N, D = 4, 2
 
 
-@pytest.fixture(autouse=True)
-def _as_installed():
-    """Without the type checker that other tests run under: it would refuse much of this first, in other words."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_installed")  # the type checker would refuse much of this in other words
 
 
 def refused(call, *expected: str):
@@ -52,14 +46,23 @@ CONSTRUCTIONS = {
     "bandwidth negative": (lambda: sk.IMQ(-1.0), "`bandwidth`", "positive", "-1.0"),
     "bandwidth nan": (lambda: sk.RBF(float("nan")), "`bandwidth`", "finite", "nan"),
     "bandwidth text": (lambda: sk.RBF("median"), "`bandwidth`", "number", "median"),
+    "bandwidth infinite": (lambda: sk.IMQ(float("inf")), "`bandwidth`", "finite", "inf"),
     "one bandwidth of many": (lambda: sk.RBF(jnp.array([1.0, -2.0])), "`bandwidth`", "positive", "-2."),
     "exponent": (lambda: sk.IMQ(exponent=0.5), "`exponent`", "negative", "0.5"),
+    "exponent zero": (lambda: sk.IMQ(exponent=0.0), "`exponent`", "negative", "0.0"),
     "median factor": (lambda: sk.Median(factor=0.0), "`factor`", "positive", "0.0"),
+    "median factor negative": (lambda: sk.Median(factor=-1.0), "`factor`", "positive", "-1.0"),
+    "median factor nan": (lambda: sk.Median(factor=float("nan")), "`factor`", "finite", "nan"),
+    "median factor infinite": (lambda: sk.Median(factor=float("inf")), "`factor`", "finite", "inf"),
     "median sample": (lambda: sk.Median(max_points=1), "`max_points`", "at least 2", "1"),
+    "median sample zero": (lambda: sk.Median(max_points=0), "`max_points`", "at least 2", "0"),
     "median of too many": (lambda: sk.Median(max_points=65_537), "`max_points`", "at most 65,536", "65537"),
     "learning rate zero": (lambda: sk.svgd(optimizer=0.0), "`optimizer`", "positive", "0.0"),
     "learning rate negative": (lambda: sk.svn(HESSIAN, optimizer=-0.1), "`optimizer`", "positive", "-0.1"),
     "optimizer by name": (lambda: sk.svgd(optimizer="adam"), "`optimizer`", "optax", "'adam'"),
+    "optimizer of an ensemble": (
+        lambda: sk.ensemble("adam"), "`optimizer` must be an optax optimizer, a learning rate or a schedule", "'adam'",
+    ),
     "optimizer not called": (lambda: sk.svgd(optimizer=optax.adam), "`optimizer`", "optax", "adam"),
     "kernel by name": (lambda: sk.svgd("rbf"), "`kernel`", "RBF()", "'rbf'"),
     "kernel not called": (lambda: sk.svgd(sk.RBF), "`kernel`", "RBF()", "RBF"),
@@ -74,6 +77,9 @@ CONSTRUCTIONS = {
     "decay": (lambda: sk.matrix_svgd("average", HESSIAN, decay=1.5), "`decay`", "between 0 and 1", "1.5"),
     "refresh": (lambda: sk.matrix_svgd("average", HESSIAN, refresh_every=0), "`refresh_every`", "at least 1", "0"),
     "measure": (lambda: sk.matrix_svgd("average", HESSIAN, measure_every=2), "`refresh_every`", "multiple", "2", "1"),
+    "measure never": (
+        lambda: sk.samplers.MetricSettings(refresh_every=2, measure_every=0), "`measure_every`", "at least 1", "0",
+    ),
     "temperature for an average": (
         lambda: sk.matrix_svgd("average", HESSIAN, temperature=sk.Median()), "`temperature`", "'mixture'", "'average'",
     ),
@@ -89,10 +95,13 @@ CONSTRUCTIONS = {
     "weighting": (lambda: sk.matrix_svgd(**MIXTURE, weighting="soft"), "`weighting`", "'exact'", "'soft'"),
     "metric": (lambda: sk.svn(HESSIAN, metric="average"), "`metric`", "'mean', 'identity'", "'average'"),
     "repair": (lambda: sk.Hessian(repair="abs"), "`repair`", "'absolute', 'clip', None", "'abs'"),
-    "floor": (lambda: sk.Hessian(floor=2.0), "`floor`", "[0, 1)", "2.0"),
+    "floor": (lambda: sk.Hessian(floor=1.0), "`floor`", "[0, 1)", "1.0"),
+    "floor negative": (lambda: sk.Hessian(floor=-0.1), "`floor`", "[0, 1)", "-0.1"),
     "step size zero": (lambda: sk.sgld(0.0), "`step_size`", "positive", "0.0"),
     "step sizes": (lambda: sk.sgld(np.array([0.1, 0.2])), "`step_size`", "one positive number", "0.2"),
     "step size negative": (lambda: sk.psgld(-0.1), "`step_size`", "positive", "-0.1"),
+    "step size complex": (lambda: sk.sgld(1j), "`step_size` must be"),
+    "step size complex, of NumPy": (lambda: sk.sgld(np.complex64(1)), "`step_size` must be"),
     "decay of psgld": (lambda: sk.psgld(0.1, decay=-0.5), "`decay`", "between 0 and 1", "-0.5"),
     "epsilon": (lambda: sk.psgld(0.1, epsilon=0.0), "`epsilon`", "positive", "0.0"),
     "freeze": (lambda: sk.psgld(0.1, freeze_after=0), "`freeze_after`", "at least 1", "0"),
@@ -101,9 +110,14 @@ CONSTRUCTIONS = {
     "log prior": (lambda: sk.Posterior(None, log_likelihood, 10), "`log_prior`", "function", "None"),
     "log likelihood": (lambda: sk.Posterior(log_density, None, 10), "`log_likelihood`", "function", "None"),
     "num_data fraction": (lambda: sk.Posterior(log_density, log_likelihood, 2.5), "`num_data`", "whole", "2.5"),
+    "num_data nan": (lambda: sk.Posterior(log_density, log_likelihood, float("nan")), "`num_data` must be"),
+    "num_data negative": (lambda: sk.Posterior(log_density, log_likelihood, -1), "`num_data` must be"),
     "num_data zero": (lambda: sk.Posterior(log_density, log_likelihood, 0), "`num_data`", "positive", "0"),
     "variance": (lambda: sk.Gaussian(-1.0), "`variance`", "positive", "-1.0"),
+    "variance zero": (lambda: sk.Gaussian(0.0), "`variance`", "positive", "0.0"),
+    "variance nan": (lambda: sk.Gaussian(float("nan")), "`variance`", "finite", "nan"),
     "interval": (lambda: sk.interval(1.0, 0.0), "`lower`", "below `upper`", "1.0 and 0.0"),
+    "interval of a point": (lambda: sk.interval(1.0, 1.0), "`lower`", "below `upper`", "1.0 and 1.0"),
     "blocks with a gap": (lambda: sk.Graphical(sk.RBF(), [[0], [2]]), "`blocks`", "exactly once", "[[0], [2]]"),
     "blocks that overlap": (lambda: sk.Graphical(sk.RBF(), [[0], [0, 1]]), "`blocks`", "exactly once", "[0, 1]"),
     "no blocks": (lambda: sk.Graphical(sk.RBF(), []), "`blocks`", "exactly once", "[]"),
@@ -113,8 +127,48 @@ CONSTRUCTIONS = {
     "statistic of one particle": (
         lambda: sk.ksd2(POINTS[:1], POINTS[:1], statistic="U"), "`statistic`", "at least two", "1",
     ),
+    "kernel of a discrepancy": (lambda: sk.ksd2(POINTS, POINTS, kernel=1.0), "`kernel`"),
+    "scores of fewer particles": (lambda: sk.ksd2(POINTS, POINTS[:1]), "`scores"),
+    "scores of fewer particles, Stein ratio": (lambda: sk.stein_ratio(POINTS, POINTS[:1]), "`scores"),
+    "unbiased mmd of one particle": (lambda: sk.mmd2(POINTS, POINTS[:1], biased=False), "`biased"),
     "two dimensions": (lambda: sk.mmd2(POINTS, POINTS[:, :1]), "`points` and `reference`", "2 and 1"),
     "bandwidth by a rule": (lambda: sk.RBF().profile(jnp.ones(())), "`bandwidth`", "a number", "Median"),
+    "bandwidth by a rule, IMQ": (lambda: sk.IMQ().profile(jnp.ones(())), "is the rule Median", "adapt(points)"),
+    "bandwidth by a rule, second derivative": (
+        lambda: sk.IMQ().second_derivative(jnp.ones(())), "is the rule Median", "adapt(points)",
+    ),
+    "kernel to tilt": (lambda: sk.kernels.Tilted("rbf", jnp.sum), "`kernel`"),
+    "log weight": (lambda: sk.kernels.Tilted(sk.RBF(1.0), 2.0), "`log_weight`"),
+    "map": (lambda: sk.kernels.Transformed(sk.RBF(1.0), 2.0), "`transform`"),
+    "isotropic kernel": (lambda: sk.kernels.Isotropic(sk.kernels.Linear()), "`scalar`"),
+    "graphical kernel": (lambda: sk.Graphical(sk.kernels.Linear(), [[0]]), "`scalar`"),
+    "metric of a kernel": (lambda: sk.kernels.Preconditioned(sk.RBF(), jnp.eye(2)), "`metric`", "DenseMetric.of"),
+    "kernel function": (lambda: sk.kernels.UserKernel(2.0), "`function`"),
+    "kernels of fewer blocks": (
+        lambda: sk.kernels.PerBlock((sk.RBF(),), (2, 3)), "`sizes`", "one entry per kernel, 1",
+    ),
+    "empty block": (lambda: sk.kernels.PerBlock((sk.RBF(), sk.RBF()), (5, 0)), "`sizes`", "a whole number"),
+    "kernel of a block": (lambda: sk.kernels.PerBlock(("rbf",), (5,)), "`kernel` must be a kernel such as"),
+    "blocks of fewer columns": (
+        lambda: sk.kernels.PerBlock((sk.RBF(), sk.RBF()), [2, 4]).check(5), "`sizes`", "5 coordinates", "(2, 4)",
+    ),
+    "kernel that does not fit its block": (
+        lambda: sk.kernels.PerBlock((sk.Graphical(sk.RBF(), [[0], [1]]), sk.RBF()), (3, 2)).check(5), "`blocks`",
+    ),
+    "draws of kfac": (lambda: sk.KFAC(of_pytree, sk.Gaussian(), draws=0), "`draws`", "at least"),
+    "seed of kfac": (lambda: sk.KFAC(of_pytree, sk.Gaussian(), seed=-1), "`seed`", "at least"),
+    "examples of kfac": (lambda: sk.KFAC(of_pytree, sk.Gaussian(), examples=0), "`examples`", "at least"),
+    "sides of kfac": (lambda: sk.KFAC(of_pytree, sk.Gaussian(), largest_side=0), "`largest_side`", "at least"),
+    "model of kfac": (
+        lambda: sk.KFAC(3, sk.Gaussian()), "`model` must be a function of the parameters and one example, got 3",
+    ),
+    "likelihood of kfac": (
+        lambda: sk.KFAC(of_pytree, "softmax"), "`likelihood` must be a likelihood such as `Categorical()`", "'softmax'",
+    ),
+    "sharing of kfac": (
+        lambda: sk.KFAC(of_pytree, sk.Gaussian(), sharing="both"), "`sharing`", "'expand', 'reduce', got 'both'",
+    ),
+    "output axis of kfac": (lambda: sk.kfac.KroneckerBlock("weight", output_axis=1), "`output_axis` must be 0"),
 }  # fmt: skip
 
 
@@ -256,6 +310,7 @@ FITS = {
     "data of objects": (
         {"target": lambda x, data: log_density(x), "data": np.array([None])}, "`data`", "numbers", "ndarray",
     ),
+    "schedule to a complex number": ({"sampler": sk.sgld(lambda count: jnp.asarray(1j))}, "`step_size` must be"),
     "schedule to nothing": ({"sampler": sk.sgld(lambda step: None)}, "`step_size`", "one real number", "None"),
     "schedule to a vector": ({"sampler": sk.psgld(lambda step: jnp.ones(2))}, "`step_size`", "one real number", "[2]"),
     "tempering to nothing": ({"tempering": lambda step: None}, "`tempering`", "one real number", "None"),

@@ -316,14 +316,6 @@ def test_particles_that_have_not_moved_are_told(sampler):
     assert codes(listened(sampler=sampler, particles=result, num_steps=20)) == ["not-moved"]
 
 
-@pytest.mark.parametrize(
-    "step_size", [1j, np.complex64(1), lambda count: jnp.asarray(1j)], ids=["1j", "array", "schedule"]
-)
-def test_a_step_size_that_is_not_real_is_refused(step_size):
-    with pytest.raises(ValueError, match="`step_size` must be"):
-        sk.fit(jr.key(0), gaussian, sk.sgld(step_size), draws(3, 2), num_steps=1)
-
-
 def test_ctrl_c_is_judged_by_what_there_is(heard):
     def interrupt(step, state, info):
         if step == 30:

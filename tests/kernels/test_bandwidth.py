@@ -183,18 +183,6 @@ def test_the_subsampled_median_has_the_stated_error(n, d, key):
     assert np.sqrt(np.mean(error**2)) < 0.05 * (1 + 3 / math.sqrt(200))
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
-def test_a_factor_that_is_not_positive_and_finite_is_refused(factor):
-    with pytest.raises(ValueError, match="`factor` must be positive and finite"):
-        sk.Median(factor=factor)
-
-
-@pytest.mark.parametrize("largest", [1, 0])
-def test_a_largest_number_that_forms_no_pair_is_refused(largest):
-    with pytest.raises(ValueError, match="`max_points` must be a whole number of at least 2"):
-        sk.Median(max_points=largest)
-
-
 @pytest.mark.every(2)
 @precisions
 def test_a_particle_that_is_not_a_number_leaves_no_bandwidth(dtype, generator):

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -177,25 +176,3 @@ def test_stein_ratio_has_mean_one_at_exact_draws_and_falls_as_they_collapse(draw
 
 def test_stein_ratio_of_one_particle_is_not_a_number(key):
     assert jnp.isnan(sk.stein_ratio(*points_and_scores(key, 1, 3)))
-
-
-ONE, TWO = jnp.zeros((1, 2)), jnp.zeros((2, 2))
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        pytest.param(lambda: sk.ksd2(TWO, TWO, statistic="W"), "statistic", id="an unknown statistic"),
-        pytest.param(lambda: sk.ksd2(ONE, ONE, statistic="U"), "statistic", id="no pair for the U-statistic"),
-        pytest.param(lambda: sk.ksd2(TWO, TWO, kernel=1.0), "kernel", id="a number for a kernel"),
-        pytest.param(lambda: sk.ksd2(TWO, ONE), "scores", id="ksd, one score for two particles"),
-        pytest.param(lambda: sk.stein_ratio(TWO, ONE), "scores", id="stein ratio, one score for two particles"),
-        pytest.param(lambda: sk.mmd2(TWO, jnp.zeros((2, 3))), "reference", id="samples of two dimensions"),
-        pytest.param(lambda: sk.mmd2(TWO, ONE, biased=False), "biased", id="no pair for the unbiased mmd"),
-    ],
-)
-def test_bad_arguments_are_named(call, name, monkeypatch):
-    # The tests' own checks of shapes and types would speak first.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ValueError, match=f"`{name}"):
-        call()

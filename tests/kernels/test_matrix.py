@@ -76,32 +76,5 @@ def test_every_block_adapts_to_its_own_columns(key):
     assert float(second.scalar.bandwidth) == pytest.approx(float(sk.IMQ().adapt(points[:, 2:]).bandwidth), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        pytest.param(
-            lambda: sk.kernels.PerBlock((sk.RBF(),), (2, 3)), "`sizes` must have one entry per kernel, 1", id="number"
-        ),
-        pytest.param(
-            lambda: sk.kernels.PerBlock((sk.RBF(), sk.RBF()), (5, 0)), "`sizes` must be a whole number", id="empty"
-        ),
-        pytest.param(lambda: sk.kernels.PerBlock(("rbf",), (5,)), "`kernel` must be a kernel such as", id="no kernel"),
-        pytest.param(
-            lambda: sk.kernels.PerBlock((sk.RBF(), sk.RBF()), [2, 4]).check(5),
-            r"`sizes` must add up to the 5 coordinates of the particles, got \(2, 4\)",
-            id="sum",
-        ),
-        pytest.param(
-            lambda: sk.kernels.PerBlock((sk.Graphical(sk.RBF(), [[0], [1]]), sk.RBF()), (3, 2)).check(5),
-            "`blocks`",
-            id="a kernel that does not fit its block",
-        ),
-    ],
-)
-def test_blocks_that_do_not_fit_are_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
-
-
 def test_blocks_that_fit_are_not_refused():
     sk.kernels.PerBlock((sk.Graphical(sk.RBF(), [[0], [1, 2]]), sk.RBF()), [3, 2]).check(5)

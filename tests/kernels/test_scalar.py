@@ -1,7 +1,5 @@
 """Radial profiles against autodiff of their own formula, and bandwidths as numbers or rules."""
 
-import math
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -51,28 +49,6 @@ def test_float32_distances_stay_in_float32(kernel, formula):
     slope = kernel.constant_slope(r2.dtype)
     results = *kernel.profile(r2), kernel.second_derivative(r2), r2 if slope is None else slope
     assert {result.dtype for result in results} == {np.dtype("float32")}
-
-
-@pytest.mark.parametrize("make", [sk.RBF, sk.IMQ])
-@pytest.mark.parametrize(
-    "bandwidth", [0.0, -1.0, 0, math.nan, math.inf, np.array([1.0, -1.0]), jnp.array(-1.0)], ids=str
-)
-def test_a_bandwidth_that_is_not_positive_and_finite_is_refused(make, bandwidth):
-    with pytest.raises(ValueError, match="`bandwidth` must be positive and finite"):
-        make(bandwidth)
-
-
-@pytest.mark.parametrize("exponent", [0.0, 0.5])
-def test_an_exponent_that_grows_is_refused(exponent):
-    with pytest.raises(ValueError, match="`exponent` must be negative"):
-        sk.IMQ(1.0, exponent=exponent)
-
-
-@pytest.mark.parametrize("make", [sk.RBF, sk.IMQ])
-@pytest.mark.parametrize("use", [lambda kernel: kernel.profile(R2), lambda kernel: kernel.second_derivative(R2)])
-def test_a_rule_must_be_adapted_before_the_kernel_is_evaluated(make, use):
-    with pytest.raises(ValueError, match=r"`bandwidth` is the rule Median.*adapt\(points\)"):
-        use(make())
 
 
 @pytest.mark.parametrize(

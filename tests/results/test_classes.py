@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -10,14 +9,6 @@ from scipy import special, stats
 import steinkern as sk
 
 ROWS = jnp.linspace(-2.0, 2.0, 11)
-
-
-@pytest.fixture
-def as_users_call_it():
-    """Without the checks of types at every call, which refuse a wrong type before the library does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def logit(parameters, row):

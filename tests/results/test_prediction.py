@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,14 +13,6 @@ from steinkern.results import prediction as module
 
 X = jnp.linspace(-1.0, 1.0, 7)
 LABELS = jnp.sin(3 * X)
-
-
-@pytest.fixture
-def as_users_call_it():
-    """Without the checks of types at every call, which refuse a wrong type before the library does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def line(parameters, row):
@@ -142,7 +133,7 @@ def test_the_same_prediction_compiles_once(result):
         ((line, (X,)), {"batch_size": 0}, "`batch_size` must be a whole number of at least 1"),
     ],
 )
-def test_what_does_not_fit_is_refused(result, arguments, options, message, as_users_call_it):
+def test_what_does_not_fit_is_refused(result, arguments, options, message, as_installed):
     with pytest.raises(ValueError, match=message):
         result.predict(*arguments, **options)
 

@@ -246,35 +246,5 @@ def test_anchors_move_with_the_particles_while_their_metrics_are_kept(clouds):
     assert not np.allclose(roots[2], roots[1])
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        pytest.param(lambda: mixture(num_anchors=5), "`anchors` must be at most the number of particles, 4", id="many"),
-        pytest.param(lambda: mixture(num_anchors=0), "`anchors` must be a whole number of at least 1", id="none"),
-        pytest.param(lambda: mixture(anchors=jnp.ones((2, 3))), r"`anchors` must have shape \(l, 2\)", id="dimension"),
-        pytest.param(lambda: mixture(shrinkage=1.5), "`shrinkage` must lie between 0 and 1", id="share"),
-        pytest.param(lambda: mixture(temperature=0.0), "`temperature` must be positive", id="temperature"),
-        pytest.param(lambda: sk.samplers.MetricSettings(0.0), "`damping` must be positive", id="damping"),
-        pytest.param(lambda: sk.samplers.MetricSettings(decay=1.5), "`decay` must lie between 0 and 1", id="decay"),
-        pytest.param(
-            lambda: sk.samplers.MetricSettings(refresh_every=2, measure_every=0),
-            "`measure_every` must be a whole number",
-            id="measure",
-        ),
-        pytest.param(
-            lambda: sk.samplers.MetricSettings(refresh_every=3, measure_every=2),
-            "`refresh_every` must be a multiple of `measure_every`, 2, got 3",
-            id="refresh without a measurement",
-        ),
-        pytest.param(
-            lambda: sk.samplers.MetricSettings(refresh_every=0), "`refresh_every` must be a whole number", id="refresh"
-        ),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(rule, message, clouds):
-    with pytest.raises(ValueError, match=message):
-        rule().init(CONVEX, clouds[0], None)
-
-
 def test_a_numpy_integer_counts_anchors_like_any_other():
     assert sk.matrix_svgd("mixture", EXACT, anchors=np.int64(3)).rule.num_anchors == 3

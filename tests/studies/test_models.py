@@ -182,10 +182,3 @@ def test_an_ensemble_is_gradient_ascent_and_tells_the_gradient(key):
         np.testing.assert_allclose(info.velocity_norm[t], np.sqrt(np.mean(gradient**2)), rtol=1e-12)
         points = points + 0.1 * gradient
     np.testing.assert_allclose(state.points, points, rtol=1e-12)
-
-
-def test_an_ensemble_wants_an_optimizer():
-    with pytest.raises(
-        ValueError, match="`optimizer` must be an optax optimizer, a learning rate or a schedule of one, got 'adam'"
-    ):
-        sk.ensemble("adam")

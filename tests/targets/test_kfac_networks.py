@@ -18,7 +18,6 @@ from tests.helpers.kfac_cases import (
     NOISY,
     NUM_DATA,
     PRIOR_PRECISION,
-    RELU,
     Case,
     Example,
     assert_close,
@@ -277,8 +276,6 @@ def test_rules_that_are_none_are_refused(name, generator):
         jax.eval_shape(
             lambda point: sk.KFAC(SQUARE.output, sk.Gaussian(), rules=rules)(SQUARE.target, point, data), point
         )
-    with pytest.raises(ValueError, match="`output_axis` must be 0"):
-        sk.kfac.KroneckerBlock("weight", output_axis=1)
 
 
 def test_parameters_without_a_linear_layer_are_refused():
@@ -306,15 +303,6 @@ def test_constraints_on_a_layer_are_refused(generator):
 def test_a_target_without_single_examples_is_refused(target, data):
     with pytest.raises(ValueError, match="`KFAC` needs single examples: give a `Posterior` and `data` to `fit`"):
         NOISY.kfac(target, jnp.zeros(target.space.layout.size), data)
-
-
-def test_a_model_or_a_likelihood_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="`model` must be a function of the parameters and one example, got 3"):
-        sk.KFAC(3, sk.Gaussian())
-    with pytest.raises(ValueError, match=r"`likelihood` must be a likelihood such as `Categorical\(\)`, got 'softmax'"):
-        sk.KFAC(RELU.output, "softmax")
-    with pytest.raises(ValueError, match="`sharing` must be one of 'expand', 'reduce', got 'both'"):
-        sk.KFAC(RELU.output, sk.Gaussian(), sharing="both")
 
 
 @pytest.fixture(autouse=True)

@@ -80,12 +80,6 @@ def test_a_likelihood_that_draws_no_labels_says_so(generator):
         jax.eval_shape(lambda point: kfac(KNOWN.target, point, data), point)
 
 
-@pytest.mark.parametrize(("name", "value"), [("draws", 0), ("seed", -1), ("examples", 0), ("largest_side", 0)])
-def test_numbers_that_are_none_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be a whole number of at least"):
-        sk.KFAC(RELU.output, sk.Gaussian(), **{name: value})
-
-
 @pytest.mark.parametrize(("examples", "rows"), [(1, [0]), (3, [0, 2, 4]), (7, range(7)), (9, range(7))])
 def test_on_some_examples_curvature_is_that_of_a_batch_of_them(examples, rows, generator):
     """Evenly spaced ones, which stand for all."""

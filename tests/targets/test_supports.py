@@ -105,11 +105,6 @@ def test_supports_know_what_lies_inside(case):
     assert not case.support.contains(np.array([case.inside, case.outside[: len(case.inside)]]))
 
 
-def test_an_interval_without_an_inside_is_refused():
-    with pytest.raises(ValueError, match="`lower` must be below `upper`"):
-        sk.interval(1.0, 1.0)
-
-
 def test_the_centre_of_the_simplex_is_the_origin():
     np.testing.assert_allclose(sk.simplex.constrain(jnp.zeros(3)), np.full(4, 0.25), rtol=1e-14)
 

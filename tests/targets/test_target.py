@@ -160,12 +160,6 @@ def test_a_log_density_has_no_minibatches():
         sk.LogDensity(lambda x: -jnp.sum(x**2)).check_data(None, 5)
 
 
-@pytest.mark.parametrize("num_data", [0, -1, math.nan, 2.5])
-def test_a_number_of_data_that_counts_nothing_is_refused(num_data):
-    with pytest.raises(ValueError, match="`num_data` must be"):
-        sk.Posterior(log_prior, log_likelihood, num_data)
-
-
 def test_a_plain_function_is_a_log_density_and_a_target_is_itself():
     def function(x):
         return -jnp.sum(x**2)
