@@ -24,35 +24,6 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("as_installed")]
 
 KINDS = {**SAME_NUMBERS, **NO_ANSWER, **EITHER, **SHAPES}
 
-# A sample of the battery below: every kind once or so, on functions that are quickly called.
-SAMPLE = [
-    ("points of ksd2", "int64"),
-    ("points of ksd2", "list"),
-    ("points of ksd2", "three axes"),
-    ("points of ksd2", "masked"),
-    ("scores of ksd2", "big-endian"),
-    ("scores of ksd2", "bool"),
-    ("points of mmd2", "object"),
-    ("reference of mmd2", "complex"),
-    ("reference of mmd2", "empty"),
-    ("points of the Stein ratio", "float16"),
-    ("points of the Stein ratio", "big-endian int"),
-    ("points of the Stein ratio", "uint8"),
-    ("scores of the Stein ratio", "text"),
-    ("particles of fit", "masked"),
-    ("particles of fit", "object"),
-    ("data of fit", "masked"),
-    ("data of fit", "datetime"),
-    ("data of fit", "big-endian"),
-    ("data of fit", "long double"),
-    ("center of initial", "int64"),
-    ("scale of initial", "no entry masked"),
-    ("labels of Categorical", "bool"),
-    ("labels of Bernoulli", "list"),
-    ("position of BlackJAX", "keys"),
-    ("anchors", "ragged"),
-]
-
 
 def names(error: BaseException, argument: str) -> bool:
     """Whether a refusal is one of ours: a plain error that names the argument, or the target that cannot take it."""
@@ -88,11 +59,6 @@ def check(edge: str, kind: str) -> None:
     tolerance = 2e-2 if kind == "float16" else 1e-6
     for ours, theirs in zip(answer, leaves(call(plain)), strict=True):
         np.testing.assert_allclose(np.asarray(ours, np.float64), theirs, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize(("edge", "kind"), SAMPLE)
-def test_an_odd_array_is_taken_right_or_refused_by_name(edge, kind):
-    check(edge, kind)
 
 
 @pytest.mark.parametrize("edge", ARRAYS)

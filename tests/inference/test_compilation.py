@@ -265,26 +265,22 @@ def programs_of(script: str, *arguments: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("script", [SAMPLING, WITH_A_MODEL], ids=["a function", "a model of NumPyro"])
-def test_sample_compiles_a_handful_of_programs_and_a_second_call_none(script):
+@pytest.mark.parametrize(
+    ("script", "arguments", "first", "new_density"),
+    [
+        (SAMPLING, [], 8, 5),
+        (WITH_A_MODEL, [], 8, 5),
+        *[(FITTING, [name], 5, 4) for name in ("vanilla", "average", "mixture")],
+    ],
+    ids=["sample a function", "sample a model of NumPyro", "vanilla", "average", "mixture"],
+)
+def test_a_call_compiles_a_handful_of_programs_and_a_second_call_none(script, arguments, first, new_density):
     if script is WITH_A_MODEL:
         pytest.importorskip("numpyro")
-    counts = programs_of(script)
-    assert len(counts["first"]) <= 8, counts
+    counts = programs_of(script, *arguments)
+    assert len(counts["first"]) <= first, counts
     assert counts["second"] == [], counts
-    assert len(counts["new density"]) <= 5, counts
-    assert len(counts["report"]) <= 3, counts
-    assert counts["summary"] == [], counts
-    assert max(len(counts[name]) for name in ("scores", "ksd2", "mmd2", "predict")) <= 1, counts
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["vanilla", "average", "mixture"])
-def test_fit_compiles_five_programs_at_most_and_a_second_call_none(name):
-    counts = programs_of(FITTING, name)
-    assert len(counts["first"]) <= 5, counts
-    assert counts["second"] == [], counts
-    assert len(counts["new density"]) <= 4, counts
+    assert len(counts["new density"]) <= new_density, counts
     assert len(counts["report"]) <= 3, counts
     assert counts["summary"] == [], counts
     assert max(len(counts[name]) for name in ("scores", "ksd2", "mmd2", "predict")) <= 1, counts

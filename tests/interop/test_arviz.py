@@ -107,12 +107,17 @@ def eight_schools(errors, effects):
         numpyro.sample("seen", numpyro.distributions.Normal(centre + offset, errors), obs=effects)
 
 
-def test_axes_have_the_names_of_a_models_plates():
+@pytest.fixture(scope="module")
+def schools():
+    """A fit of `eight_schools`, with other effects for every term and school."""
     pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
-    target = sk.interop.numpyro.from_model(eight_schools, jnp.ones(4), jnp.zeros((3, 4)))
-    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jnp.ones((5, 3, 4))}
-    result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
-    data = result.to_arviz(key=jr.key(1), coords={"school": ["A", "B", "C", "D"], "side": ["left", "right"]})
+    target = sk.interop.numpyro.from_model(eight_schools, 2 * jnp.ones(4), jnp.arange(12.0).reshape(3, 4))
+    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jr.normal(jr.key(0), (5, 3, 4))}
+    return sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
+
+
+def test_axes_have_the_names_of_a_models_plates(schools):
+    data = schools.to_arviz(key=jr.key(1), coords={"school": ["A", "B", "C", "D"], "side": ["left", "right"]})
     dims = {name: values.dims[2:] for name, values in data["posterior"].data_vars.items()}
     assert dims == {
         "centre": (),
@@ -124,37 +129,25 @@ def test_axes_have_the_names_of_a_models_plates():
     for group in ("observed_data", "posterior_predictive", "log_likelihood"):
         assert data[group]["seen"].dims[-2:] == ("term", "school"), group
     chosen = data["posterior"]["offset"].sel(school="C", term=1)
-    np.testing.assert_array_equal(chosen.values[0], result.particles["offset"][:, 1, 2])
+    np.testing.assert_array_equal(chosen.values[0], schools.particles["offset"][:, 1, 2])
 
 
-def test_labels_of_a_plate_that_are_too_few_are_refused_by_their_number():
-    pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
-    target = sk.interop.numpyro.from_model(eight_schools, jnp.ones(4), jnp.zeros((3, 4)))
-    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jnp.ones((5, 3, 4))}
-    result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
+def test_labels_of_a_plate_that_are_too_few_are_refused_by_their_number(schools):
     with pytest.raises(ValueError, match="conflicting sizes for dimension 'school'"):
-        result.to_arviz(coords={"school": ["A", "B", "C"]})
+        schools.to_arviz(coords={"school": ["A", "B", "C"]})
 
 
-def test_the_log_likelihood_of_a_numpyro_model_is_that_of_every_observation():
-    pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
-    effects = jnp.arange(12.0).reshape(3, 4)
-    target = sk.interop.numpyro.from_model(eight_schools, 2 * jnp.ones(4), effects)
-    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jr.normal(jr.key(0), (5, 3, 4))}
-    result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
-    effect = np.asarray(result.particles["centre"])[:, None, None] + np.asarray(result.particles["offset"])
-    expected = stats.norm(effect, 2.0).logpdf(np.asarray(effects))
-    np.testing.assert_allclose(result.to_arviz()["log_likelihood"]["seen"].values[0], expected, rtol=1e-10)
+def test_the_log_likelihood_of_a_numpyro_model_is_that_of_every_observation(schools):
+    effect = np.asarray(schools.particles["centre"])[:, None, None] + np.asarray(schools.particles["offset"])
+    expected = stats.norm(effect, 2.0).logpdf(np.arange(12.0).reshape(3, 4))
+    np.testing.assert_allclose(schools.to_arviz()["log_likelihood"]["seen"].values[0], expected, rtol=1e-10)
 
 
-def test_a_loaded_result_of_a_model_has_the_same_groups(tmp_path):
-    pytest.importorskip("numpyro", reason="needs NumPyro: pip install 'steinkern[numpyro]'")
-    target = sk.interop.numpyro.from_model(eight_schools, jnp.ones(4), jnp.zeros((3, 4)))
-    start = {"centre": jnp.arange(5.0), "pair": jnp.zeros((5, 2)), "offset": jnp.ones((5, 3, 4))}
-    result = sk.fit(jr.key(0), target, sk.ensemble(), start, num_steps=1)
-    again = pickle.loads(pickle.dumps(sk.load(result.save(tmp_path / "run.result"), target=target)))
+def test_a_loaded_result_of_a_model_has_the_same_groups(schools, tmp_path):
+    loaded = sk.load(schools.save(tmp_path / "run.result"), target=schools.target.target)
+    again = pickle.loads(pickle.dumps(loaded))
     for group in ("posterior", "log_likelihood", "observed_data", "sample_stats"):
-        before, after = result.to_arviz()[group], again.to_arviz()[group]
+        before, after = schools.to_arviz()[group], again.to_arviz()[group]
         for name, values in before.data_vars.items():
             np.testing.assert_allclose(after[name].values, values.values, rtol=1e-12)
 

@@ -226,27 +226,22 @@ def test_many_pairs_go_in_tiles_everywhere(monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-14)
 
 
-def test_memory_of_tiles_grows_with_the_points_alone():
-    def temporary(n: int) -> int:
-        arguments = jax.ShapeDtypeStruct((n, 2), jnp.float32)
-        weights = jax.ShapeDtypeStruct((n,), jnp.float32)
-        compiled = jax.jit(lambda x, s, w: radial_velocity(sk.RBF(1.0), x, Scored(x, s, w), backend="tiled")).lower(
-            arguments, arguments, weights
-        )
-        return compiled.compile().memory_analysis().temp_size_in_bytes
+def bytes_between(n: int, backend: str) -> int:
+    """What a velocity of n particles in the plane needs beside its arguments and its result."""
+    points, weights = jax.ShapeDtypeStruct((n, 2), jnp.float32), jax.ShapeDtypeStruct((n,), jnp.float32)
+    run = jax.jit(lambda x, w: radial_velocity(sk.RBF(1.0), x, Scored(x, x, w), backend=backend))
+    return run.lower(points, weights).compile().memory_analysis().temp_size_in_bytes
 
-    assert temporary(2**17) < 2**17 * 2 * 4 * 20 + 2**26  # a few copies of the points, and a tile; dense needs 64 GiB
+
+def test_memory_of_tiles_grows_with_the_points_alone():
+    # A few copies of the points, and a tile; dense needs 64 GiB.
+    assert bytes_between(2**17, "tiled") < 2**17 * 2 * 4 * 20 + 2**26
 
 
 def test_auto_goes_in_tiles_on_a_cpu_before_its_distances_leave_the_caches():
-    def needed(n, backend):
-        points, weights = jax.ShapeDtypeStruct((n, 2), jnp.float32), jax.ShapeDtypeStruct((n,), jnp.float32)
-        run = jax.jit(lambda x, w: radial_velocity(sk.RBF(1.0), x, Scored(x, x, w), backend=backend))
-        return run.lower(points, weights).compile().memory_analysis().temp_size_in_bytes
-
     assert radial.CACHED_PAIRS < 2050**2
     # The distances of all pairs take 17 MB, those of a tile 3: half of the former is far from both.
-    assert max(needed(2050, "auto"), needed(2050, "tiled")) < needed(2050, "dense") / 2
+    assert max(bytes_between(2050, "auto"), bytes_between(2050, "tiled")) < bytes_between(2050, "dense") / 2
 
 
 def test_tiles_of_any_number_of_particles_are_nearly_full():

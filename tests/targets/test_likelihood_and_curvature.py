@@ -23,24 +23,25 @@ from tests.linalg.test_operators import largest_array
 PAIRS = list(itertools.product([0, 1], repeat=2))
 
 
-@pytest.mark.parametrize("labels", PAIRS, ids=str)
-def test_bernoulli_is_scipys(labels, key):
-    output = jr.normal(key, (2,))
-    expected = np.sum(scipy.stats.bernoulli.logpmf(labels, expit(np.asarray(output))))
-    np.testing.assert_allclose(sk.Bernoulli().log_prob(output, jnp.array(labels)), expected, rtol=1e-12)
+BY_SCIPY = {
+    "bernoulli": (sk.Bernoulli(), 2, PAIRS, lambda x, y: scipy.stats.bernoulli.logpmf(y, expit(x))),
+    "categorical": (
+        sk.Categorical(),
+        3,
+        range(3),
+        lambda x, y: scipy.stats.multinomial.logpmf(np.eye(3)[y], 1, softmax(x)),
+    ),
+    "gaussian": (sk.Gaussian(0.7), 3, [(0.3, -1.2, 2.5)], lambda x, y: scipy.stats.norm.logpdf(y, x, math.sqrt(0.7))),
+}
 
 
-@pytest.mark.parametrize("label", range(3))
-def test_categorical_is_scipys(label, key):
-    output = jr.normal(key, (3,))
-    expected = scipy.stats.multinomial.logpmf(np.eye(3)[label], 1, softmax(output))
-    np.testing.assert_allclose(sk.Categorical().log_prob(output, jnp.array(label)), expected, rtol=1e-12)
-
-
-def test_gaussian_is_scipys(key):
-    output, label = jr.normal(key, (2, 3))
-    expected = np.sum(scipy.stats.norm.logpdf(label, output, math.sqrt(0.7)))
-    np.testing.assert_allclose(sk.Gaussian(0.7).log_prob(output, label), expected, rtol=1e-12)
+@pytest.mark.parametrize("name", BY_SCIPY)
+def test_likelihood_is_scipys(name, key):
+    likelihood, outputs, labels, by_scipy = BY_SCIPY[name]
+    output = jr.normal(key, (outputs,))
+    for label in labels:
+        expected = np.sum(by_scipy(np.asarray(output), label))
+        np.testing.assert_allclose(likelihood.log_prob(output, jnp.array(label)), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("likelihood", [sk.Bernoulli(), sk.Gaussian(0.7)], ids=["bernoulli", "gaussian"])
