@@ -433,9 +433,3 @@ def test_a_start_may_be_a_function_of_a_key_and_a_target_may_have_data(tmp_path)
         np.testing.assert_array_equal(loaded.data, np.arange(4.0))
         assert loaded.particles(jr.key(0), 3).shape == (3,)
         assert (loaded.particles(jr.key(0), 3) > 90).all()
-
-
-def test_help_teaches_the_conventions():
-    words = run("sample", "--help").output
-    for taught in ("START", "SUPPORT", "--dim", "functools.partial", "pip install numpyro", "--resume", "Exit codes"):
-        assert taught in words

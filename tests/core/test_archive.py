@@ -136,20 +136,6 @@ def test_files_of_others_stay_where_checkpoints_are_removed(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
-def test_a_file_that_the_system_refuses_to_let_grow_is_not_left_behind(tmp_path):
-    resource = pytest.importorskip("resource")
-    save(tmp_path, 1)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            save(tmp_path, 2, {"key": jr.key(0), "large": np.zeros(10_000)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert_same(load(tmp_path / "step-000000000001.npz"), TREE)
-    assert len(os.listdir(tmp_path)) == 1
-
-
 def test_a_directory_is_locked_until_the_lock_is_released(tmp_path):
     lock = archive.lock_directory(tmp_path / "run", "`--out`")
     with pytest.raises(OSError, match=r"`--out` .*run is in use"):

@@ -112,46 +112,11 @@ def test_layout_and_vector_keep_the_dtype(dtype):
 
 
 @pytest.mark.parametrize(
-    ("particle", "message"),
-    [
-        ({}, "empty pytree"),
-        ({"a": None}, "empty pytree"),
-        ({"a": jnp.zeros(2), "b": jnp.zeros(2, jnp.float32)}, "one dtype.*a: float64, b: float32"),
-        ({"a": jnp.zeros(2), "b": jnp.zeros(2, jnp.int32)}, "floating point; b has dtype int32"),
-        (jnp.zeros(2, bool), "floating point; the array has dtype bool"),
-        (jnp.zeros(2, complex), "floating point; the array has dtype complex"),
-        ({"a": 1.0}, "arrays; a is a float"),
-        ({"a": jnp.zeros((3, 0))}, "at least one coordinate"),
-    ],
-)
-def test_a_particle_that_cannot_be_a_vector_is_refused(particle, message):
-    with pytest.raises(ValueError, match=f"(?s)`particles` must .*{message}"):
-        Layout.of(particle)
-
-
-@pytest.mark.parametrize(
     "particles",
     [jnp.zeros((4, 2)), {"a": jnp.zeros(4), "b": jnp.zeros((4, 2, 3))}, {"a": jnp.zeros(4), "b": jnp.zeros((4, 0))}],
 )
 def test_the_leading_axis_is_the_number_of_particles(particles):
     assert check_particles(particles) == 4
-
-
-@pytest.mark.parametrize(
-    ("particles", "message"),
-    [
-        ({}, "at least one array"),
-        ({"a": jnp.zeros((4, 2)), "b": jnp.zeros(())}, "b is a scalar"),
-        ({"a": jnp.zeros((4, 2)), "b": jnp.zeros(3)}, "same number.*a: 4, b: 3"),
-        ({"a": jnp.zeros((0, 2))}, "n = 0"),
-        ({"a": jnp.array([[0.0, np.nan], [np.inf, np.nan], [1.0, 1.0]])}, "finite; 2 of 3 .* in a"),
-        ({"a": jnp.zeros((4, 2), int)}, "a has dtype int64"),
-        ([[0.0, 1.0]], "is a float"),
-    ],
-)
-def test_a_batch_of_particles_that_cannot_start_is_refused(particles, message):
-    with pytest.raises(ValueError, match=f"(?s)`particles` must .*{message}"):
-        check_particles(particles)
 
 
 def test_uniform_weights_are_those_of_the_empirical_measure(key):

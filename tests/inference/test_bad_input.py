@@ -224,6 +224,7 @@ FITS = {
     "batch of keys": ({"key": jr.split(jr.key(0), 3)}, "`key`", "one PRNG key", "(3,)"),
     "seed": ({"key": 0}, "`key`", "jax.random.key(0)", "got 0"),
     "target": ({"target": 3.0}, "`target`", "function", "float"),
+    "bound target": ({"target": posterior().bind(np.ones(D))}, "`target`", "before `bind`", "got BoundTarget"),
     "sampler by name": ({"sampler": "svgd"}, "`sampler`", "steinkern.svgd()", "'svgd'"),
     "sampler not called": ({"sampler": sk.svgd}, "`sampler`", "steinkern.svgd()", "function svgd"),
     "num_steps zero": ({"num_steps": 0}, "`num_steps`", "at least 1", "0"),
@@ -241,6 +242,16 @@ FITS = {
         {"particles": {"a": np.ones(N), "b": np.float64(1.0)}, "target": of_pytree},
         "`particles`", "leading particle axis", "b is a scalar",
     ),
+    "no leaf but None": ({"particles": {"a": None}}, "`particles`", "at least one array", "empty"),
+    "a leaf without coordinates": (
+        {"particles": {"a": np.ones((N, 0))}, "target": of_pytree}, "`particles`", "at least one coordinate", "0",
+    ),
+    "boolean particles": ({"particles": np.ones((N, D), bool)}, "`particles`", "floating point", "bool"),
+    "complex particles": ({"particles": np.ones((N, D), complex)}, "`particles`", "floating point", "complex128"),
+    "a leaf of integers": (
+        {"particles": {"a": np.ones(N), "b": np.ones(N, np.int32)}, "target": of_pytree},
+        "`particles`", "floating point", "b has dtype int32",
+    ),
     "integer particles": ({"particles": np.ones((N, D), int)}, "`particles`", "floating point", "int64"),
     "particles in a list": ({"particles": [1.0, 2.0]}, "`particles`", "arrays", "float"),
     "different numbers": (
@@ -252,6 +263,10 @@ FITS = {
         "`particles`", "one dtype", "a: float64, b: float32",
     ),
     "nan particle": (with_nan(1), "`particles`", "finite", "1 of 4"),
+    "particles not finite in a leaf": (
+        {"particles": {"a": np.array([[0.0, np.nan], [np.inf, np.nan], [1.0, 1.0]])}, "target": of_pytree},
+        "`particles`", "finite", "2 of 3", "in a",
+    ),
     "infinite particles": ({"particles": np.full((N, D), np.inf)}, "`particles`", "finite", "4 of 4"),
     "outside the support": (
         {"particles": -np.ones((N, D)), "target": positive(log_density)},
@@ -299,6 +314,8 @@ FITS = {
     "ragged data": (
         {"target": posterior(), "data": {"x": ROWS, "y": ROWS[:3]}}, "`data`", "common leading axis", "(3,)",
     ),
+    "data with a number": ({"target": posterior(), "data": {"x": ROWS, "y": 1.0}}, "`data`", "common leading axis"),
+    "data without arrays": ({"target": posterior(), "data": {}}, "`data`", "common leading axis"),
     "batch too large": (
         {"target": posterior(), "data": ROWS, "batch_size": 11}, "`batch_size`", "between 1 and the 10", "11",
     ),

@@ -259,13 +259,6 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_finite_particles(log_den
     np.testing.assert_array_equal(returned.particles, result.particles)
 
 
-@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # too few steps to be anywhere
-def test_a_run_that_diverges_ends_where_a_run_of_one_step_less_does():
-    diverged = fit_with_large_steps(quartic, 100, throw=False)
-    finished = fit_with_large_steps(quartic, diverged.num_steps, throw=False)
-    np.testing.assert_array_equal(diverged.particles, finished.particles)
-
-
 def test_history_of_a_run_that_diverges_holds_the_steps_that_were_taken():
     result = fit_with_large_steps(quartic, 100, record_every=100, throw=False)
     np.testing.assert_array_equal(result.history.step, [result.num_steps])

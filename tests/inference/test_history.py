@@ -92,10 +92,6 @@ def test_neither_chunks_nor_records_nor_a_bar_change_a_bit(seconds, record_every
     np.testing.assert_array_equal(actual.history.velocity_norm, expected.history.velocity_norm[actual.history.step - 1])
 
 
-def test_checkpoints_change_no_bit(tmp_path):
-    np.testing.assert_array_equal(fit(checkpoint=tmp_path, checkpoint_every=3).points, fit().points)
-
-
 # Memory.
 
 

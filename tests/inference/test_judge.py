@@ -435,10 +435,6 @@ def test_a_sampler_that_needs_no_gradient_is_quiet():
     fit(rounded, sk.gradient_free_svgd(gaussian), num_steps=1)
 
 
-def test_equal_particles_are_told_that_they_never_separate():
-    assert "coincident" in codes(listened(particles=np.ones((5, 2)), num_steps=1))
-
-
 def test_a_density_that_is_flat_in_a_direction_is_warned_of_with_its_name():
     start = {"used": draws(20, 2), "spare": draws(20, 3)}
     with warned(r"does not depend on spare\[0\], spare\[2\]: ", "prior"):

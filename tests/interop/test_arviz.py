@@ -333,10 +333,15 @@ def test_a_missing_arviz_is_named(result, monkeypatch):
         result.to_arviz(DATA)
 
 
-def test_what_does_not_fit_is_refused(result):
-    with pytest.raises(ValueError, match="`data` is missing"):
-        result.to_arviz()
-    with pytest.raises(ValueError, match="`key` draws from the predictive distribution of a NumPyro or PyMC model"):
-        result.to_arviz(DATA, key=jr.key(0))
-    with pytest.raises(ValueError, match=r"leading axis of 30 particles, got shape \(2, 2\) for 'y'"):
-        result.to_arviz(DATA, predictive={"y": DATA})
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (None, {}, "`data` is missing"),
+        (DATA, {"key": jr.key(0)}, "`key` draws from the predictive distribution of a NumPyro or PyMC model"),
+        (DATA, {"predictive": {"y": DATA}}, r"leading axis of 30 particles, got shape \(2, 2\) for 'y'"),
+    ],
+    ids=["no data", "a key", "predictive"],
+)
+def test_what_does_not_fit_is_refused(data, options, message, result):
+    with pytest.raises(ValueError, match=message):
+        result.to_arviz(data, **options)

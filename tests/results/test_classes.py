@@ -62,9 +62,11 @@ def test_certain_classes_have_no_entropy():
     assert float(classes.mutual_information[0]) == pytest.approx(np.log(2))
 
 
-def test_what_has_no_classes_or_other_labels_is_refused(result):
-    prediction = result.predict(logit, ROWS)
-    with pytest.raises(ValueError, match=r"`likelihood` must be one of classes.*got Gaussian\("):
-        prediction.probabilities(sk.Gaussian(0.5))
-    with pytest.raises(ValueError, match="`likelihood` must be a likelihood"):
-        prediction.probabilities("classes")
+@pytest.mark.parametrize(
+    ("likelihood", "message"),
+    [(sk.Gaussian(0.5), r"one of classes.*got Gaussian\("), ("classes", "a likelihood")],
+    ids=["no classes", "no likelihood"],
+)
+def test_what_has_no_classes_is_refused(likelihood, message, result, as_installed):
+    with pytest.raises(ValueError, match=f"`likelihood` must be {message}"):
+        result.predict(logit, ROWS).probabilities(likelihood)

@@ -148,13 +148,21 @@ def test_init_and_step_can_be_traced():
     np.testing.assert_allclose(states.position["mean"][0], state.position["mean"], rtol=1e-10)
 
 
-def test_wrong_algorithms_are_refused():
-    with pytest.raises(ValueError, match="`sampler` must be a sampler"):
-        sk.as_blackjax(TARGET, "svgd")
-    with pytest.raises(ValueError, match="`data` is missing"):
-        sk.as_blackjax(POSTERIOR, SAMPLER)
-    with pytest.raises(ValueError, match="leading particle axis"):
-        sk.as_blackjax(TARGET, SAMPLER).init({"mean": jnp.zeros((5, 2)), "scale": jnp.ones(())})
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sk.as_blackjax(TARGET, "svgd"), "`sampler` must be a sampler"),
+        (lambda: sk.as_blackjax(POSTERIOR, SAMPLER), "`data` is missing"),
+        (
+            lambda: sk.as_blackjax(TARGET, SAMPLER).init({"mean": jnp.zeros((5, 2)), "scale": jnp.ones(())}),
+            "leading particle axis",
+        ),
+    ],
+    ids=["sampler", "data", "position"],
+)
+def test_wrong_algorithms_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_the_package_says_that_it_is_typed():

@@ -138,12 +138,17 @@ def test_what_does_not_fit_is_refused(result, arguments, options, message, as_in
         result.predict(*arguments, **options)
 
 
-def test_labels_that_do_not_fit_are_refused(result):
-    prediction = result.predict(line, (X,))
-    with pytest.raises(ValueError, match="one label for each of the 7 rows, got 3"):
-        prediction.log_density(sk.Gaussian(), LABELS[:3])
-    with pytest.raises(ValueError, match="`likelihood` must be a likelihood"):
-        prediction.log_density("normal", LABELS)
+@pytest.mark.parametrize(
+    ("likelihood", "labels", "message"),
+    [
+        (sk.Gaussian(), LABELS[:3], "one label for each of the 7 rows, got 3"),
+        ("normal", LABELS, "`likelihood` must be a likelihood"),
+    ],
+    ids=["labels", "likelihood"],
+)
+def test_labels_and_likelihoods_that_do_not_fit_are_refused(likelihood, labels, message, result, as_installed):
+    with pytest.raises(ValueError, match=message):
+        result.predict(line, (X,)).log_density(likelihood, labels)
 
 
 @pytest.mark.parametrize(

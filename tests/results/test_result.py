@@ -88,12 +88,6 @@ def test_points_are_the_particles_in_unconstrained_coordinates(result):
     np.testing.assert_allclose(result.points, expected, rtol=1e-12)
 
 
-def test_results_know_what_they_are_results_of(result):
-    assert isinstance(result.sampler, sk.samplers.SVGD)
-    assert result.target.target.function is log_density
-    np.testing.assert_array_equal(result.history.step, [1, 2])
-
-
 def test_results_cannot_be_changed_by_accident(result):
     with pytest.raises(AttributeError):
         result.particles = None

@@ -105,11 +105,16 @@ def test_what_needs_the_target_says_so_and_works_where_it_is_given(result, path,
     assert "IMQ kernel" in again.report(tmp_path / "two", DATA).read_text()
 
 
-def test_a_target_of_other_coordinates_is_refused(path):
-    with pytest.raises(ValueError, match="maps the result's unconstrained coordinates to other parameters"):
-        sk.load(path, target=sk.LogDensity(log_density))
-    with pytest.raises(ValueError, match="`target` has 2 unconstrained coordinates, the result 3"):
-        sk.load(path, target=sk.LogDensity(log_density, support={"weights": sk.simplex}))
+@pytest.mark.parametrize(
+    ("support", "message"),
+    [
+        (None, "maps the result's unconstrained coordinates to other parameters"),
+        ({"weights": sk.simplex}, "`target` has 2 unconstrained coordinates, the result 3"),
+    ],
+)
+def test_a_target_of_other_coordinates_is_refused(support, message, path):
+    with pytest.raises(ValueError, match=message):
+        sk.load(path, target=sk.LogDensity(log_density, support=support))
 
 
 class Line(eqx.Module):

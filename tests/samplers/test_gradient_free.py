@@ -124,13 +124,11 @@ def one_mode(x):
     ("function", "mean", "variance"), [(one_mode, 1.0, 1.0), (two_modes, 0.0, 2.75)], ids=["gaussian", "two modes"]
 )
 def test_a_wide_surrogate_leads_to_the_mean_and_variance_of_the_target(function, mean, variance, key):
-    def wide(x):
-        return -0.5 * jnp.sum(x**2) / 9
 
     @jax.jit
     def run(points):
         target = sk.LogDensity(function).bind(points[0])
-        sampler = sk.gradient_free_svgd(wide, sk.RBF(0.5), optax.sgd(0.2))
+        sampler = sk.gradient_free_svgd(lambda x: -0.5 * jnp.sum(x**2) / 9, sk.RBF(0.5), optax.sgd(0.2))
 
         def move(_, state):
             return sampler.step(jr.key(0), state, target)[0]

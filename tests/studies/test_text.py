@@ -32,11 +32,16 @@ def test_sentences_are_numbered_and_empty_ones_kept(tmp_path):
     assert [result.words[i] for i in result.tokens[2, :3]] == ["good", "good", "café"]
 
 
-def test_missing_and_unknown_texts(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"docs/data.md .* `--data`"):
-        load_sentences("mr", tmp_path)
-    with pytest.raises(ValueError, match="`dataset` must be one of 'mr'"):
-        load_sentences("imdb", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("mr", FileNotFoundError, r"docs/data.md .* `--data`"),
+        ("imdb", ValueError, "`dataset` must be one of 'mr'"),
+    ],
+)
+def test_missing_and_unknown_texts(name, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        load_sentences(name, tmp_path)
 
 
 def tables(directory):

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -181,6 +180,7 @@ UNFOLLOWED = {
 }
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize("name", UNFOLLOWED)
 def test_weights_that_cannot_be_followed_are_refused_by_their_path(name, generator):
     call, reason = UNFOLLOWED[name]
@@ -213,6 +213,7 @@ class Stacked(eqx.Module):
         return jax.lax.scan(lambda x, layer: (layer(x), None), x, self.layers)[0]
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_stacked_layers_are_refused_by_their_path(generator):
     parameters, target, model = partitioned(filled(generator, Stacked))
     kfac = sk.KFAC(model, sk.Bernoulli())
@@ -243,6 +244,7 @@ def test_a_layer_of_ones_own_has_the_rule_that_is_given(generator):
     assert_exact(outcome)
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_a_large_array_without_a_rule_is_refused_by_its_path(generator):
     parameters, target, model = partitioned(filled(generator, partial(Attentive, 3, 100)))
     kfac = sk.KFAC(model, sk.Bernoulli())
@@ -268,6 +270,7 @@ BAD_RULES = {
 }
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize("name", BAD_RULES)
 def test_rules_that_are_none_are_refused(name, generator):
     rules, message = BAD_RULES[name]
@@ -278,12 +281,14 @@ def test_rules_that_are_none_are_refused(name, generator):
         )
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_parameters_without_a_linear_layer_are_refused():
     target = sk.Posterior(lambda x: 0.0, lambda x, example: jnp.sum(x), NUM_DATA).bind(jnp.zeros(3))
     with pytest.raises(ValueError, match=r"`KFAC` found no layer .*`equinox.nn.Linear`.* use `Fisher\(model"):
         sk.KFAC(lambda x, example: x, sk.Gaussian())(target, jnp.zeros(3), jnp.ones((2, 1)))
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_constraints_on_a_layer_are_refused(generator):
     network = jax.tree.map(jnp.abs, NOISY.network(generator))
     target = sk.Posterior(log_prior, NOISY.log_likelihood, NUM_DATA, support={"layers": sk.positive}).bind(network)
@@ -291,6 +296,7 @@ def test_constraints_on_a_layer_are_refused(generator):
         NOISY.kfac(target, flat(network), NOISY.data(generator, 2))
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize(
     ("target", "data"),
     [
@@ -303,12 +309,3 @@ def test_constraints_on_a_layer_are_refused(generator):
 def test_a_target_without_single_examples_is_refused(target, data):
     with pytest.raises(ValueError, match="`KFAC` needs single examples: give a `Posterior` and `data` to `fit`"):
         NOISY.kfac(target, jnp.zeros(target.space.layout.size), data)
-
-
-@pytest.fixture(autouse=True)
-def _untyped_errors(request):
-    """Refusals are those of an installation without the type checker, which would speak first."""
-    refusing = "refused" in request.node.name
-    jaxtyping.config.update("jaxtyping_disable", refusing)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)

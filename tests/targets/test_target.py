@@ -130,34 +130,10 @@ def test_functions_that_return_no_number_in_the_precision_of_the_particles_are_r
         jax.eval_shape(target.log_density, jnp.zeros(2), jnp.zeros(3))
 
 
-@pytest.mark.parametrize(
-    ("data", "batch_size", "message"),
-    [
-        pytest.param(None, None, "`data` is missing", id="missing"),
-        pytest.param(jnp.zeros((5, 2)), None, "`data` has 5 rows, but the Posterior's `num_data` is 6", id="too few"),
-        pytest.param({"x": jnp.zeros((6, 2)), "y": jnp.zeros(5)}, None, "`data` must be arrays with one", id="ragged"),
-        pytest.param({"x": jnp.zeros(6), "y": 1.0}, None, "`data` must be arrays with one common", id="scalar"),
-        pytest.param({}, None, "`data` must be arrays with one common leading axis", id="empty"),
-        pytest.param(jnp.zeros(6), 7, "`batch_size` must lie between 1 and the 6 rows", id="large batch"),
-        pytest.param(jnp.zeros(6), 0, "`batch_size` must lie between 1 and the 6 rows", id="empty batch"),
-    ],
-)
-def test_data_that_do_not_fit_a_posterior_are_refused(data, batch_size, message):
-    with pytest.raises(ValueError, match=message):
-        REGRESSION.check_data(data, batch_size)
-
-
 def test_data_that_fit_are_accepted(key):
     data, _ = draw(key)
     REGRESSION.check_data(data, 4)
     assert batch_length(data) == NUM_DATA
-
-
-def test_a_log_density_has_no_minibatches():
-    with pytest.raises(
-        ValueError, match="`batch_size` is 5, but a plain log density cannot tell prior from likelihood"
-    ):
-        sk.LogDensity(lambda x: -jnp.sum(x**2)).check_data(None, 5)
 
 
 def test_a_plain_function_is_a_log_density_and_a_target_is_itself():
@@ -166,11 +142,6 @@ def test_a_plain_function_is_a_log_density_and_a_target_is_itself():
 
     assert as_target(function).function is function
     assert as_target(POSTERIOR) is POSTERIOR
-
-
-def test_a_bound_target_is_no_target_of_a_fit():
-    with pytest.raises(ValueError, match=r"`target` must be a log density .* before `bind`, got BoundTarget"):
-        as_target(REGRESSION)
 
 
 def _with_data(target, data, number):
