@@ -109,6 +109,13 @@ def as_installed():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.fixture
+def relaxed():
+    """JAX's own promotion of types and ranks, as a user has it: for a user's file, and where NumPyro is called."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _programs_of_one_module():
     """Drop compiled programs at the end of every module.

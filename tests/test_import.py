@@ -1,12 +1,9 @@
 """What `import steinkern` gives: its names, and nothing that needs an extra or compiles a program."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 import steinkern
+from tests.helpers.processes import output_of
 
 NAMES = [
     "fit",
@@ -89,12 +86,9 @@ def test_the_names_are_few():
 
 @pytest.mark.thorough
 def test_the_names_need_no_extra_and_compile_nothing():
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, check=False, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr
+    output_of("-c", CODE)
 
 
 @pytest.mark.thorough
 def test_the_command_of_the_studies_starts_without_the_readers_of_the_datasets():
-    code = "import sys; sys.modules |= dict.fromkeys(['openpyxl', 'pooch', 'sklearn']); import studies.__main__"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr
+    output_of("-c", "import sys; sys.modules |= dict.fromkeys(['openpyxl', 'pooch', 'sklearn']); import studies.__main__")

@@ -3,14 +3,10 @@
 import re
 
 import pytest
-from typer.testing import CliRunner
 
 import steinkern as sk
 from steinkern import cli
-
-
-def run(*arguments: str):
-    return CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
+from tests.helpers.commands import invoke
 
 
 @pytest.mark.parametrize(
@@ -19,7 +15,7 @@ def run(*arguments: str):
     ids=lambda words: " ".join(words) or "root",
 )
 def test_help_reads_well(arguments):
-    result = run(*arguments, "--help")
+    result = invoke(*arguments, "--help")
     assert result.exit_code == 0
     assert "Usage" in result.output
     assert "Traceback" not in result.output
@@ -27,7 +23,7 @@ def test_help_reads_well(arguments):
 
 
 def test_version_is_printed():
-    assert re.search(r"steinkern \d", run("--version").output)
+    assert re.search(r"steinkern \d", invoke("--version").output)
 
 
 def test_a_run_that_diverges_is_one_clear_line(monkeypatch, capsys):

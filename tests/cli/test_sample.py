@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import warnings
@@ -13,7 +12,6 @@ import jax
 import jax.random as jr
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import steinkern as sk
 from steinkern import cli
@@ -22,19 +20,10 @@ from steinkern.cli import target as cli_target
 from steinkern.core.extras import install_command
 from steinkern.core.messages import Notice
 from steinkern.results.result import Status
+from tests.helpers.commands import invoke
+from tests.helpers.processes import output_of
 
 pytestmark = pytest.mark.usefixtures("relaxed")
-
-
-@pytest.fixture
-def relaxed():
-    """A user's file is run in a process of its own, where no promotion is strict."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
-
-
-def run(*arguments: str):
-    return CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
 
 
 FILE = """
@@ -96,7 +85,7 @@ def finished(file, tmp_path_factory):
     """The directory of a run, and what was printed."""
     directory = tmp_path_factory.mktemp("finished")
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        done = run("sample", f"{file}:log_density", *FEW, "--out", str(directory / "p.npz"))
+        done = invoke("sample", f"{file}:log_density", *FEW, "--out", str(directory / "p.npz"))
     assert done.exit_code == 0, done.output
     return directory, done.output
 
@@ -116,11 +105,11 @@ def test_a_log_density_becomes_particles_and_a_page(finished):
 def test_stein_tunes_nothing_is_compared_with_chains_and_goes_on(file, tmp_path):
     line = ("sample", f"{file}:log_density", "--method", "stein", "--particles", "20", "--out", str(tmp_path / "p.npz"))
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        done = run(*line)
+        done = invoke(*line)
         assert done.exit_code == 0, done.output
         with np.load(tmp_path / "p.npz") as particles:
             first = dict(particles)
-        again = run(*line, "--resume")
+        again = invoke(*line, "--resume")
     assert first["mean"].shape == (20, 2)
     assert "reference chains: unconstrained means differ" in done.output
     assert again.exit_code == 0, again.output
@@ -147,7 +136,7 @@ def test_a_mixture_that_is_beside_the_target_says_so(tmp_path):
     path = tmp_path / "schools.py"
     path.write_text(SCHOOLS)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        done = run(
+        done = invoke(
             "sample", f"{path}:log_density", "--dim", "10", "--method", "mixture", "--steps", "100", "--particles",
             "40", "--out", str(tmp_path / "out" / "p.npz"),
         )  # fmt: skip
@@ -160,7 +149,7 @@ def test_a_mixture_that_is_beside_the_target_says_so(tmp_path):
 @pytest.mark.thorough
 def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        done = run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
+        done = invoke("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 0, done.output
     with np.load(tmp_path / "p.npz") as particles:
         assert particles["mean"].shape == (100, 2)
@@ -173,18 +162,18 @@ def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
     assert "steinkern sample " in page
     assert "--particles 100 --method auto --seed 0" in page
     with pytest.raises(ValueError, match=r"`--out` would replace .*p\.npz: give --restart"):
-        run("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
+        invoke("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
     with pytest.raises(ValueError, match=r"`--out` would replace .*index\.html: .* another directory"):
-        run("sample", f"{file}:log_density", "--out", str(tmp_path / "q.npz"))
+        invoke("sample", f"{file}:log_density", "--out", str(tmp_path / "q.npz"))
     with pytest.raises(ValueError, match="holds no checkpoint"):
-        run("report", str(tmp_path))
+        invoke("report", str(tmp_path))
 
 
 def test_a_directory_gets_the_particles_the_result_and_the_page(vector, tmp_path, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "arviz" else real(name))
     command = ["sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "run")]
-    done = run(*command)
+    done = invoke(*command)
     assert done.exit_code == 0, done.output
     written = {"particles.npz", "sample.result", "index.html", "checkpoint"}
     assert {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")} == written
@@ -197,7 +186,7 @@ def test_a_directory_gets_the_particles_the_result_and_the_page(vector, tmp_path
     for path in (tmp_path / "run").glob("*.*"):
         path.unlink()
     with pytest.raises(ValueError, match=r"give --resume to continue it, --restart to start again"):
-        run(*command)
+        invoke(*command)
 
 
 @pytest.mark.thorough
@@ -207,8 +196,8 @@ def test_a_numpyro_model_in_a_directory_is_there_for_arviz(file, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPyro announces its own future
         command = ["sample", f"{file}:model", *FEW, "--out", str(tmp_path), "--method", "vanilla"]
-        assert run(*command).exit_code == 0
-        done = run(*command, "--restart")
+        assert invoke(*command).exit_code == 0
+        done = invoke(*command, "--restart")
         assert done.exit_code == 0, done.output
         assert f"ArviZ: {tmp_path / 'posterior.nc'}\n" in done.output
         xarray = pytest.importorskip("xarray")
@@ -223,7 +212,7 @@ def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_
     pytest.importorskip("h5py")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ArviZ announces its successor, NumPyro its own future
-        done = run("sample", f"{file}:model", *FEW, "--out", str(tmp_path / "p.nc"), "--method", "vanilla")
+        done = invoke("sample", f"{file}:model", *FEW, "--out", str(tmp_path / "p.nc"), "--method", "vanilla")
         assert done.exit_code == 0, done.output
         xarray = pytest.importorskip("xarray")
         with xarray.open_dataset(tmp_path / "p.nc", group="posterior", engine="h5netcdf") as posterior:
@@ -237,7 +226,7 @@ def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_
 @pytest.mark.usefixtures("heard")
 def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(vector, tmp_path, monkeypatch):
     command = ["sample", f"{vector}:f", "--dim", "2", "--particles", "5", "--steps", "40", "--method", "vanilla"]
-    whole = run(*command, "--out", str(tmp_path / "whole" / "p.npz"))
+    whole = invoke(*command, "--out", str(tmp_path / "whole" / "p.npz"))
     assert whole.exit_code == 0
     fit = cli_methods.fit
 
@@ -251,17 +240,17 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on_as_if_never_stopped(ve
     broken = tmp_path / "broken"
     with monkeypatch.context() as patch:
         patch.setattr(cli_methods, "fit", interrupted)
-        first = run(*command, "--out", str(broken / "p.npz"))
+        first = invoke(*command, "--out", str(broken / "p.npz"))
     assert first.exit_code == 130, first.output
     assert "with --resume continues" in first.output
     assert np.load(broken / "p.npz")["x"].shape == (5, 2)
     assert "stopped" in (broken / "index.html").read_text()
     with pytest.raises(ValueError, match=r"`--out` would replace .*p.npz"):
-        run(*command, "--out", str(broken / "p.npz"))
-    assert run(*command, "--out", str(broken / "p.npz"), "--resume").exit_code == 0
+        invoke(*command, "--out", str(broken / "p.npz"))
+    assert invoke(*command, "--out", str(broken / "p.npz"), "--resume").exit_code == 0
     np.testing.assert_array_equal(np.load(broken / "p.npz")["x"], np.load(tmp_path / "whole" / "p.npz")["x"])
     with pytest.raises(ValueError, match=r"`--resume` .* has changed .*key"):
-        run(*command, "--out", str(broken / "p.npz"), "--resume", "--seed", "1")
+        invoke(*command, "--out", str(broken / "p.npz"), "--resume", "--seed", "1")
 
 
 @pytest.mark.parametrize("method", ["auto", "vanilla"])
@@ -271,14 +260,13 @@ def test_ctrl_c_before_there_is_anything_ends_with_130(vector, tmp_path, monkeyp
 
     monkeypatch.setattr(cli_methods, "fit", pressed)
     monkeypatch.setattr(cli_methods, "sample", pressed)
-    done = run("sample", f"{vector}:f", "--dim", "2", "--method", method, "--out", str(tmp_path / "p.npz"))
+    done = invoke("sample", f"{vector}:f", "--dim", "2", "--method", method, "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 130
     assert not (tmp_path / "p.npz").exists()
 
 
 def test_the_command_is_a_module_too():
-    ran = subprocess.run([sys.executable, "-m", "steinkern", "--version"], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("steinkern ")
+    assert output_of("-m", "steinkern", "--version").startswith("steinkern ")
 
 
 def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_path, monkeypatch):
@@ -289,7 +277,7 @@ def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_pat
         return dataclasses.replace(result, status=Status.DIVERGED, message=Notice("not-finite", "too far."))
 
     monkeypatch.setattr(cli_methods, "fit", diverged)
-    done = run("sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "p.npz"))
+    done = invoke("sample", f"{vector}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 1
     assert "diverged: too far." in done.output
     assert (tmp_path / "p.npz").exists()
@@ -299,13 +287,13 @@ def test_a_run_that_diverges_writes_what_it_had_and_exits_with_1(vector, tmp_pat
 def test_a_page_is_made_of_a_directory_with_and_without_the_target(finished, file, tmp_path):
     finished, _ = finished
     before = (finished / "index.html").read_bytes()
-    done = run("report", str(finished), "--coordinates", "scale,mean[1]")
+    done = invoke("report", str(finished), "--coordinates", "scale,mean[1]")
     page = finished / "checkpoint" / "index.html"
     assert done.output == f"Page: {page}\n"
     assert '"names":["scale","mean[1]"]' in page.read_text()
     assert "It needs the target" in page.read_text()
     assert (finished / "index.html").read_bytes() == before
-    done = run("report", str(finished), "--out", str(tmp_path / "b"), "--target", f"{file}:log_density")
+    done = invoke("report", str(finished), "--out", str(tmp_path / "b"), "--target", f"{file}:log_density")
     assert done.exit_code == 0
     assert "IMQ kernel" in (tmp_path / "b" / "index.html").read_text()
     with np.load(finished / "p.npz") as particles:
@@ -316,20 +304,20 @@ def test_a_file_that_was_edited_is_not_gone_on_with(tmp_path):
     path, out = tmp_path / "edited.py", str(tmp_path / "p.npz")
     path.write_text("def f(x):\n    return -0.5 * (x**2).sum()\n")
     command = ["sample", f"{path}:f", "--dim", "1", *FEW, "--method", "vanilla", "--out", out]
-    assert run(*command).exit_code == 0
+    assert invoke(*command).exit_code == 0
     path.write_text("def f(x):\n    return -0.7 * (x**2).sum()\n")
     with pytest.raises(ValueError, match=r"`--resume` .* has changed in its code.* --restart") as refused:
-        run(*command, "--resume")
+        invoke(*command, "--resume")
     assert "fingerprint" not in str(refused.value)
 
 
 def test_a_page_with_another_target_or_of_no_directory_is_refused(finished, vector, tmp_path):
     with pytest.raises(ValueError, match="`target`"):
-        run("report", str(finished[0]), "--target", f"{vector}:f", "--dim", "7", "--out", str(tmp_path))
+        invoke("report", str(finished[0]), "--target", f"{vector}:f", "--dim", "7", "--out", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*nowhere"):
-        run("report", str(tmp_path / "nowhere"))
+        invoke("report", str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="holds no checkpoint"):
-        run("report", str(tmp_path))
+        invoke("report", str(tmp_path))
 
 
 BAD = {
@@ -400,7 +388,7 @@ def test_wrong_input_is_one_clear_line_and_exit_2(case, file, vector, tmp_path, 
 
 @pytest.mark.parametrize("option", ["--particles=1", "--steps=-3", "--seed=-1", f"--seed={2**63}", "--dim=0"])
 def test_numbers_out_of_range_are_refused_by_their_option(option, vector):
-    refused = run("sample", f"{vector}:f", option)
+    refused = invoke("sample", f"{vector}:f", option)
     assert refused.exit_code == 2
     assert f"Invalid value for '{option.partition('=')[0]}'" in refused.output
 
@@ -408,7 +396,7 @@ def test_numbers_out_of_range_are_refused_by_their_option(option, vector):
 @pytest.mark.thorough
 def test_parameters_that_the_density_does_not_use_are_named(vector, tmp_path):
     command = ["sample", f"{vector}:indexed", "--dim", "3", "--particles", "5", "--steps", "100", "--method", "vanilla"]
-    done = run(*command, "--out", str(tmp_path / "p.npz"))
+    done = invoke(*command, "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 0
     assert "Warning: the log density does not depend on x[1]: " in done.output
     assert "does not depend on x[1]" in (tmp_path / "index.html").read_text()
@@ -417,7 +405,7 @@ def test_parameters_that_the_density_does_not_use_are_named(vector, tmp_path):
 def test_netcdf_without_its_extra_is_refused_before_the_run(vector, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=f"needs arviz and h5netcdf and h5py: {re.escape(install_command('arviz'))}"):
-        run("sample", f"{vector}:f", "--dim", "1", "--out", "x.nc")
+        invoke("sample", f"{vector}:f", "--dim", "1", "--out", "x.nc")
 
 
 def test_a_start_may_be_a_function_of_a_key_and_a_target_may_have_data(tmp_path):

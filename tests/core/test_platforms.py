@@ -1,9 +1,8 @@
 """A system without POSIX, as Windows is."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.helpers.processes import output_of
 
 WITHOUT_POSIX = """
 import os, sys
@@ -28,6 +27,4 @@ print(result.status.value)
 
 @pytest.mark.thorough
 def test_the_library_works_without_the_modules_and_functions_of_posix(tmp_path):
-    command = [sys.executable, "-W", "error::ImportWarning", "-c", WITHOUT_POSIX, str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert ran.stdout.strip() == "finished", ran.stderr
+    assert output_of("-W", "error::ImportWarning", "-c", WITHOUT_POSIX, tmp_path).strip() == "finished"

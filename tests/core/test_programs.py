@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 import weakref
 
@@ -16,6 +14,7 @@ import pytest
 import steinkern as sk
 from steinkern.core import programs
 from steinkern.core.programs import compiled
+from tests.helpers.processes import output_of
 
 STARTS = np.random.default_rng(0).normal(size=(4, 2))
 
@@ -181,8 +180,7 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 ended.set()
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "7\n"
+    assert output_of("-W", "ignore", "-c", code) == "7\n"
 
 
 def test_many_threads_may_fit_one_target():

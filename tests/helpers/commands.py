@@ -4,7 +4,14 @@ import contextlib
 import io
 import sys
 
+from typer.testing import CliRunner
+
 from steinkern import cli
+
+
+def invoke(*arguments: str):
+    """The outcome of the command in this process; what it raises is raised."""
+    return CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
 
 
 def run(patch, words: list[str]) -> tuple[int, str, str]:

@@ -1,8 +1,6 @@
 """What is compiled, how often, and what it holds: one program for a shape, data as arguments, no pairwise vectors."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import equinox as eqx
@@ -14,6 +12,7 @@ import pytest
 from jax.extend import core
 
 import steinkern as sk
+from tests.helpers.processes import output_of
 
 N, D = 4, 2
 
@@ -258,10 +257,8 @@ count("predict", lambda: result.predict(lambda x, row: jnp.sum(row), np.ones((3,
 
 
 def programs_of(script: str, *arguments: str) -> dict[str, list[str]]:
-    call = [sys.executable, "-c", COUNTING + script + AFTERWARDS + "print(json.dumps(counts))", *arguments]
-    run = subprocess.run(call, capture_output=True, text=True, check=False, timeout=600)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    printed = output_of("-c", COUNTING + script + AFTERWARDS + "print(json.dumps(counts))", *arguments)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.thorough

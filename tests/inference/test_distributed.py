@@ -1,10 +1,6 @@
 """Particles spread over eight virtual devices: the same numbers, and a share of the memory."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +9,7 @@ import numpy as np
 import pytest
 
 import steinkern as sk
+from tests.helpers.processes import output_of
 
 pytestmark = [
     pytest.mark.thorough,
@@ -22,19 +19,12 @@ pytestmark = [
     ),
 ]
 
-HERE = Path(__file__).parents[1]
-
 
 @pytest.fixture(scope="module")
 def found():
     flags = "--xla_force_host_platform_device_count=8"
-    run = subprocess.run(
-        [sys.executable, HERE / "helpers" / "eight_devices.py"],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent / "src")},
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    printed = output_of("-m", "tests.helpers.eight_devices", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+    return json.loads(printed.splitlines()[-1])
 
 
 def test_velocities_are_those_of_one_device(found):

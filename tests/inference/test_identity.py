@@ -1,10 +1,6 @@
 """A run is known by what it computes: other runs are told apart, and the same one is known again in another process."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +12,7 @@ from steinkern.core.identity import differences, value_digest
 from steinkern.inference.checkpoint import Checkpointer
 from steinkern.inference.loop import Options
 from steinkern.inference.prepare import prepare
+from tests.helpers.processes import output_of
 from tests.helpers.run_cases import CASES, STARTS, RunCase
 
 pytestmark = pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
@@ -81,18 +78,11 @@ BEFORE_0_11 = pytest.mark.skipif(
 @pytest.mark.thorough
 @pytest.mark.parametrize("simplified", ["0", pytest.param("1", marks=BEFORE_0_11)])
 def test_identities_are_those_of_another_process_that_traced_in_another_order(simplified):
-    root = Path(__file__).parents[2]
-    paths = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
     identities = []
     for seed, order in (("1", "1"), ("2", "-1")):
-        environment = {
-            **os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": seed,
-            "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": simplified,
-        }  # fmt: skip
-        command = [sys.executable, "-W", "ignore", "-c", IN_ANOTHER_PROCESS, order]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=root)
-        assert ended.returncode == 0, ended.stderr
-        identities.append(json.loads(ended.stdout.splitlines()[-1]))
+        environment = {"PYTHONHASHSEED": seed, "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": simplified}
+        printed = output_of("-W", "ignore", "-c", IN_ANOTHER_PROCESS, order, **environment)
+        identities.append(json.loads(printed.splitlines()[-1]))
     assert len(identities[0]) > 12
     assert identities[0] == identities[1]
     assert differences(identities[0]["1.0"], identities[0]["2.0"])

@@ -1,11 +1,9 @@
 """Every call returns for densities with linear algebra, which once hung in LAPACK."""
 
-import subprocess
-import sys
-
 import pytest
 
 from benchmarks.densities import DENSITIES
+from tests.helpers.processes import output_of
 
 CALLS = """
 import sys, warnings
@@ -29,7 +27,5 @@ for seed in range(5):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", DENSITIES)
 def test_five_calls_of_every_kind_return(name):
-    done = subprocess.run(
-        [sys.executable, "-c", CALLS, name], capture_output=True, text=True, timeout=900, check=True
-    )  # the limit ends a process that hangs; the calls take half a minute
-    assert done.stdout.splitlines() == ["returned"] * 5
+    # The helper's limit ends a process that hangs; the calls take half a minute.
+    assert output_of("-c", CALLS, name).splitlines() == ["returned"] * 5

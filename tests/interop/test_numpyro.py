@@ -1,8 +1,5 @@
 """NumPyro models as targets: NumPyro's own density and maps, exact means, its NUTS, minibatches, and clear refusals."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -23,19 +20,13 @@ from numpyro import handlers
 from numpyro.infer.util import log_density, potential_energy
 
 from tests.helpers import numpyro_reference as reference
+from tests.helpers.processes import output_of
 
 from_model = sk.interop.numpyro.from_model
 
 
 def bound(target):
     return BoundTarget(target, target.space)
-
-
-@pytest.fixture
-def relaxed():
-    """NumPyro relies on JAX's standard promotion; only where a test calls it directly."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -352,5 +343,4 @@ def test_importing_the_library_imports_no_neighbor_and_a_missing_one_is_named():
         "try:\n    sk.interop.numpyro\n"
         "except ModuleNotFoundError as error:\n    print(error)\n"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert install_command("numpyro") in run.stdout
+    assert install_command("numpyro") in output_of("-c", program)

@@ -1,8 +1,5 @@
 """PyMC models as targets: PyMC's own density, exact means, draws from prior and predictive, and clear refusals."""
 
-import os
-import subprocess
-import sys
 import warnings
 
 import jax
@@ -15,6 +12,8 @@ from scipy import stats
 
 import steinkern as sk
 from steinkern.targets import BoundTarget
+from tests.helpers.commands import invoke
+from tests.helpers.processes import output_of
 
 try:
     with warnings.catch_warnings():
@@ -118,7 +117,6 @@ def test_one_draw_of_the_prior_has_a_particle_axis_too(hierarchical, key):
 
 
 def test_a_pymc_model_in_a_file_becomes_particles_and_a_page(tmp_path):
-    cli = pytest.importorskip("steinkern.cli")
     (tmp_path / "schools.py").write_text(
         "import pymc as pm\n"
         "with pm.Model() as model:\n"
@@ -128,18 +126,14 @@ def test_a_pymc_model_in_a_file_becomes_particles_and_a_page(tmp_path):
     )
     command = ["sample", f"{tmp_path / 'schools.py'}:model", "--particles", "6", "--steps", "4", "--method", "vanilla"]
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        done = typer_testing().invoke(cli.app, [*command, "--out", str(tmp_path / "p.npz")], catch_exceptions=False)
+        done = invoke(*command, "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 0, done.output
     with np.load(tmp_path / "p.npz") as particles:
         assert (particles["scale"] > 0).all()
         np.testing.assert_allclose(particles["twice"], 2 * particles["scale"])
     assert "scale" in (tmp_path / "index.html").read_text()
     with pytest.raises(ValueError, match="`--dim` is for log densities; model is a model"):
-        typer_testing().invoke(cli.app, [*command, "--dim", "2"], catch_exceptions=False)
-
-
-def typer_testing():
-    return pytest.importorskip("typer.testing").CliRunner()
+        invoke(*command, "--dim", "2")
 
 
 def test_the_density_is_that_of_the_distributions_with_the_jacobian(target, key):
@@ -224,9 +218,7 @@ def test_shares_that_were_rounded_to_single_precision_are_inside_their_support()
 
 def test_the_import_asks_for_no_more_devices():
     code = "import jax, steinkern as sk; sk.interop.pymc.from_model; print(len(jax.devices()))"
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert run.stdout.split()[-1] == "1"
+    assert output_of("-c", code, XLA_FLAGS="").split()[-1] == "1"
 
 
 def test_axes_labels_and_log_likelihoods_reach_arviz(key):

@@ -1,10 +1,7 @@
 """Operators against the dense matrices they stand for, and metrics against dense linear algebra."""
 
 import math
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +15,7 @@ import scipy.linalg
 
 import steinkern as sk
 from tests.helpers.cases import random_positive_definite
+from tests.helpers.processes import output_of
 
 DAMPING = 0.3
 
@@ -298,10 +296,7 @@ print(jax.jit(lambda: jax.lax.fori_loop(0, 200, step, jnp.ones(())))())
 @pytest.mark.thorough
 def test_many_batched_factorisations_come_to_an_end_on_two_cores():
     """Side by side they bring jax 0.10 to a standstill on a CPU of few cores."""
-    two_threads = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "2"}
-    command = [sys.executable, "-c", MANY_FACTORISATIONS]
-    done = subprocess.run(command, env=two_threads, timeout=600, capture_output=True, text=True, check=True)
-    assert math.isfinite(float(done.stdout))
+    assert math.isfinite(float(output_of("-c", MANY_FACTORISATIONS, JAX_PLATFORMS="cpu", NPROC="2")))
 
 
 @pytest.mark.every(2)

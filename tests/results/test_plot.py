@@ -1,7 +1,6 @@
 """The figures: what they show, what they refuse, and that they leave matplotlib's global state alone."""
 
 import re
-import subprocess
 import sys
 
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import pytest
 
 from steinkern import plot
 from steinkern.core.extras import install_command
+from tests.helpers.processes import output_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -37,8 +37,7 @@ def test_plotting_imports_matplotlib_late_and_pyplot_never():
         "plot.density(lambda x: -jnp.sum(x**2), (-3.0, 3.0, -3.0, 3.0));"
         "assert 'matplotlib.pyplot' not in sys.modules, 'pyplot'"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of("-c", code)
 
 
 def test_density_figure_counts_the_particles_outside(tmp_path):
