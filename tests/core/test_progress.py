@@ -32,30 +32,28 @@ def test_a_notebook_without_widgets_gets_a_bar_of_text_and_no_warning(monkeypatc
     assert not recwarn.list
 
 
+class Bar:
+    """A bar that keeps what it is told."""
+
+    disable = False
+
+    def __init__(self):
+        self.texts, self.counted = [], threading.Event()
+
+    def set_description_str(self, text):
+        self.texts.append(text)
+        self.counted.set()
+
+
 def test_the_bar_counts_while_a_program_is_compiled(monkeypatch):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_UPDATES", 0.01)
-    said, counted = [], threading.Event()
-
-    class Bar:
-        disable = False
-
-        def set_description_str(self, text):
-            said.append(text)
-            counted.set()
-
-    with progress.compiling(Bar()):
-        assert counted.wait(60)
-    assert said[0].startswith("compiling … ")
-    assert said[-1] == ""
+    with progress.compiling(bar := Bar()):
+        assert bar.counted.wait(60)
+    assert bar.texts[0].startswith("compiling … ")
+    assert bar.texts[-1] == ""
 
 
-def test_counting_ends_with_an_error(monkeypatch):
-    class Bar:
-        disable = False
-
-        def set_description_str(self, text):
-            pass
-
+def test_counting_ends_with_an_error():
     with pytest.raises(RuntimeError), progress.compiling(Bar()):
         raise RuntimeError("it could not be compiled")
     assert all(thread.name != "steinkern-compiling" for thread in threading.enumerate())

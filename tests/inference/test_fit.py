@@ -15,7 +15,6 @@ from tests.helpers.cases import over
 from tests.samplers.test_sampler_contract import SAMPLERS, SamplerCase, assert_same_tree
 
 SEED = 7
-svgd_and_sgld = pytest.mark.parametrize("sampler", [sk.svgd(), sk.sgld(0.01)], ids=["svgd", "sgld"])
 
 
 def banana(x):
@@ -105,13 +104,6 @@ def test_float32_particles_and_everything_beside_them_stay_float32(nested):
 # What is recorded.
 
 
-@svgd_and_sgld
-def test_recording_particles_changes_nothing_but_rounding(sampler):
-    # Another program: the compiler may order its sums in another way, and 300 steps pass that on.
-    recorded = fit_banana(sampler, 300, record_particles=True)
-    np.testing.assert_allclose(recorded.particles, fit_banana(sampler, 300).particles, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     ("num_steps", "record_every", "expected"),
     [
@@ -130,18 +122,12 @@ def test_history_has_a_line_every_so_many_steps_and_one_at_the_end(num_steps, re
         assert column.shape == (len(expected),)
 
 
-def test_history_tells_of_the_step_it_names():
-    every = fit_banana(sk.svgd(), 20).history
-    some = fit_banana(sk.svgd(), 20, record_every=7).history
-    np.testing.assert_array_equal(some.velocity_norm, every.velocity_norm[[6, 13, 19]])
-    np.testing.assert_array_equal(some.stein_ratio, every.stein_ratio[[6, 13, 19]])
-
-
-def test_recorded_particles_are_those_after_the_step():
-    result = fit_banana(sk.svgd(), 300, record_particles=True)
+@pytest.mark.parametrize("sampler", [sk.svgd(), sk.sgld(0.01)], ids=["svgd", "sgld"])
+def test_recorded_particles_are_those_after_the_step(sampler):
+    result = fit_banana(sampler, 300, record_particles=True)
     assert result.history.particles.shape == (300, 5, 2)
     np.testing.assert_array_equal(result.history.particles[-1], result.particles)
-    shorter = fit_banana(sk.svgd(), 150)  # another program, that keeps no particles
+    shorter = fit_banana(sampler, 150)  # another program, that keeps no particles, and may sum in another order
     np.testing.assert_allclose(result.history.particles[149], shorter.particles, rtol=1e-9, atol=1e-9)
     assert shorter.history.particles is None
 
@@ -221,6 +207,7 @@ def test_tolerance_stops_at_the_same_step_in_any_units():
     small, large = fit(1.0), fit(1024.0)  # a power of two, so that rounding is the same
     assert small.status is large.status is sk.Status.CONVERGED
     assert small.num_steps == large.num_steps == small.history.step[-1] < 500
+    assert small.message.code == "converged"
     np.testing.assert_allclose(large.particles, 1024 * small.particles, rtol=1e-10)
     fractions = small.history.velocity_norm / small.history.velocity_norm.max()
     assert fractions[-1] <= 1e-3 < fractions[:-1].min()

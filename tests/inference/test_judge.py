@@ -295,12 +295,6 @@ def test_a_tolerance_that_was_not_reached_is_warned_of():
     assert "of its largest" in result.message.text
 
 
-def test_a_tolerance_that_was_reached_is_quiet():
-    result = fit(num_steps=2000, tolerance=0.05)
-    assert result.status is sk.Status.CONVERGED
-    assert result.message.code == "converged"
-
-
 def test_a_sign_slip_is_asked_about():
     result = listened(lambda x: -gaussian(x), particles=draws(30, 2), num_steps=30)
     assert codes(result) == ["wrong-sign"]

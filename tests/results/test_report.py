@@ -201,11 +201,6 @@ def test_shared_parameters_are_named_and_the_discrepancy_is_that_of_the_end(tmp_
     assert flow_of(html)["steps"] == [1, 2]
 
 
-def test_warnings_of_the_run_stand_on_the_page_as_advice(tmp_path, result):
-    warned = dataclasses.replace(result, warnings=(sk.Notice("spread", "the particles are too close together."),))
-    assert "<li>The particles are too close together.</li>" in read(warned.report(tmp_path))
-
-
 def test_code_in_advice_is_code_on_the_page_and_nothing_in_it_is_markup(tmp_path, result):
     warned = dataclasses.replace(
         result, warnings=(sk.Notice("steps", "raise `num_steps`, or `<b>`."),), message=sk.Notice("note", "see `fit`.")
@@ -213,12 +208,6 @@ def test_code_in_advice_is_code_on_the_page_and_nothing_in_it_is_markup(tmp_path
     html = read(warned.report(tmp_path))
     assert "<li>Raise <code>num_steps</code>, or <code>&lt;b&gt;</code>.</li>" in html
     assert "<span>See <code>fit</code>.</span>" in html
-
-
-def test_warnings_of_fit_are_kept_in_the_result():
-    with pytest.warns(sk.SteinWarning, match="exactly zero") as caught:
-        result = sk.fit(jr.key(0), lambda x: jnp.round(x), sk.svgd(), jnp.linspace(0.0, 3.0, 4), num_steps=1)
-    assert tuple(map(str, result.warnings)) == tuple(str(one.message) for one in caught)
 
 
 def test_a_page_of_a_checkpoint_has_the_same_particles_and_traces(directory, result, html, tmp_path):

@@ -23,7 +23,7 @@ from tests.helpers.kfac_cases import (
     flat,
     measured,
 )
-from tests.helpers.kfac_networks import NETWORKS, Calls, Linear, NetworkCase, Pair, convolutional, defined_blocks
+from tests.helpers.kfac_networks import NETWORKS, Calls, Linear, Pair, convolutional, defined_blocks
 from tests.linalg.test_operators import dense_matrix
 
 pytestmark = pytest.mark.thorough
@@ -123,23 +123,10 @@ GROUPED = partial(Pair, partial(eqx.nn.Conv2d, 4, 4, 2, groups=2, use_bias=False
 LOOKED_UP = partial(Pair, partial(eqx.nn.Embedding, 5, 4), Linear(4, 2))
 
 
-def looked_up(net, x):
-    return jax.vmap(net.second)(jax.vmap(net.first)(x))
-
-
 def looked_up_or_padded(net, x):
     """The index 5 is beyond the table, and gets zeros."""
     rows = jnp.take(net.first.weight, x + 1, axis=0, mode="fill", fill_value=0.0)
     return jax.vmap(net.second)(rows)
-
-
-EVERY_POSITION = {
-    "tokens": (DEEP, deep, (4, 3)),
-    "convolution": (CONVOLVED, convolved, (3, 3, 4)),
-    "tokens in a scan": (DEEP, deep_in_scans, (4, 3)),
-    "embedding": (LOOKED_UP, looked_up, (4,)),
-    "embedding with padding": (LOOKED_UP, looked_up_or_padded, (4,)),
-}
 
 
 def draw(generator, make, shape, number: int = 3):
@@ -149,41 +136,43 @@ def draw(generator, make, shape, number: int = 3):
     return network, jnp.asarray(generator.standard_normal((number, *shape)))
 
 
-@pytest.mark.parametrize("name", EVERY_POSITION)
-def test_expand_is_exact_for_deep_linear_networks_with_a_gaussian_loss_at_every_position(name, generator):
-    make, model, shape = EVERY_POSITION[name]
+EXACT = {
+    "expand": {  # a loss at every position
+        "tokens": (DEEP, deep, (4, 3)),
+        "convolution": (CONVOLVED, convolved, (3, 3, 4)),
+        "tokens in a scan": (DEEP, deep_in_scans, (4, 3)),
+        "embedding": (LOOKED_UP, deep, (4,)),
+        "embedding with padding": (LOOKED_UP, looked_up_or_padded, (4,)),
+    },
+    "reduce": {  # a loss of the mean or the sum over the positions
+        "mean of tokens": (DEEP, lambda net, x: jnp.mean(deep(net, x), axis=0), (4, 3)),
+        "sum over a convolution": (CONVOLVED, lambda net, x: jnp.sum(convolved(net, x), axis=0), (3, 3, 4)),
+        "sum over a transposed convolution": (
+            partial(Pair, partial(eqx.nn.ConvTranspose1d, 2, 3, 2, stride=2), Linear(3, 2)),
+            lambda net, x: jnp.sum(jax.vmap(net.second, 1)(net.first(x)), axis=0),
+            (2, 3),
+        ),
+        "sum of tokens": (DEEP, lambda net, x: jnp.sum(deep_in_scans(net, x), axis=0), (4, 3)),
+        "mean before the last layer": (
+            DEEP, lambda net, x: net.second(jnp.mean(jax.vmap(net.first)(x), axis=0)), (4, 3),
+        ),
+        "mean over a convolution in groups": (GROUPED, lambda net, x: jnp.mean(convolved(net, x), axis=0), (4, 3, 3)),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sharing", "name"), [(sharing, name) for sharing, cases in EXACT.items() for name in cases])
+def test_each_sharing_is_exact_for_deep_linear_networks_with_the_gaussian_loss_it_is_made_for(sharing, name, generator):
+    make, model, shape = EXACT[sharing][name]
     network, x = draw(generator, make, shape)
     arguments = by_example(model), GAUSSIAN, posterior(network), flat(network), examples(x)
-    assert_exact(compared(*arguments, sharing="expand"))
-    reduced = compared(*arguments, sharing="reduce")
-    assert np.max(np.abs(dense_matrix(reduced.kfac) - exact_blocks(reduced))) > 1e-3
-
-
-POOLED = {
-    "mean of tokens": (DEEP, lambda net, x: jnp.mean(deep(net, x), axis=0), (4, 3)),
-    "sum over a convolution": (CONVOLVED, lambda net, x: jnp.sum(convolved(net, x), axis=0), (3, 3, 4)),
-    "sum of tokens": (DEEP, lambda net, x: jnp.sum(deep_in_scans(net, x), axis=0), (4, 3)),
-    "mean before the last layer": (DEEP, lambda net, x: net.second(jnp.mean(jax.vmap(net.first)(x), axis=0)), (4, 3)),
-    "mean over a convolution in groups": (
-        GROUPED,
-        lambda net, x: jnp.mean(convolved(net, x), axis=0),
-        (4, 3, 3),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", POOLED)
-def test_reduce_is_exact_for_deep_linear_networks_with_a_gaussian_loss_of_the_mean_or_sum(name, generator):
-    make, model, shape = POOLED[name]
-    network, x = draw(generator, make, shape)
-    arguments = by_example(model), GAUSSIAN, posterior(network), flat(network), examples(x)
-    outcome = compared(*arguments, sharing="reduce")
-    if "groups" in name:  # the Fisher information between groups is left out
-        first = outcome.kfac.parts[0]
-        assert isinstance(first, sk.linalg.Stack)
+    outcome = compared(*arguments, sharing=sharing)
+    # Of a convolution in groups the Fisher information between groups is left out.
+    assert isinstance(outcome.kfac.parts[0], sk.linalg.Stack) == ("groups" in name)
     assert_exact(outcome)
-    expanded = compared(*arguments, sharing="expand")
-    assert np.max(np.abs(dense_matrix(expanded.kfac) - exact_blocks(expanded))) > 1e-3
+    (other,) = {*SHARINGS} - {sharing}
+    inexact = compared(*arguments, sharing=other)
+    assert np.max(np.abs(dense_matrix(inexact.kfac) - exact_blocks(inexact))) > 1e-3
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
@@ -288,14 +277,6 @@ def test_a_bias_that_is_not_simply_added_to_its_product_has_an_exact_block_of_it
     assert_close(bias.matrix, np.asarray(outcome.fisher)[start : start + size, start : start + size])
 
 
-def test_a_transposed_convolution_is_that_of_its_patches(generator):
-    """Exact for the sum over the places of a linear network."""
-    network = filled(generator, partial(Pair, partial(eqx.nn.ConvTranspose1d, 2, 3, 2, stride=2), Linear(3, 2)))
-    x = jnp.asarray(generator.standard_normal((3, 2, 3)))
-    model = by_example(lambda net, x: jnp.sum(jax.vmap(net.second, 1)(net.first(x)), axis=0))
-    assert_exact(compared(model, GAUSSIAN, posterior(network), flat(network), examples(x), sharing="reduce"))
-
-
 def test_the_blocks_lie_in_the_order_of_the_coordinates(generator):
     case = convolutional("conv2d", (2, 4, 3), 2, 2, 3, 2)
     network, x = filled(generator, case.make), case.data(generator, 1)
@@ -305,12 +286,8 @@ def test_the_blocks_lie_in_the_order_of_the_coordinates(generator):
     np.testing.assert_allclose(kfac.as_matrix(), whole, rtol=1e-9, atol=1e-12)
 
 
-def cases_named(name: str) -> NetworkCase:
-    return next(case for case in NETWORKS if case.name == name)
-
-
 def test_float32_networks_with_shared_weights_have_float32_curvature(generator):
-    case = cases_named("attention")
+    case = next(case for case in NETWORKS if case.name == "attention")
     network, rest = eqx.partition(filled(generator, case.make), eqx.is_inexact_array)
     network, x = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (network, case.data(generator, 2)))
     target = posterior(network)
