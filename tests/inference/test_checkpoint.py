@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import steinkern as sk
-from steinkern.core import archive
 from tests.helpers import killed_run
 from tests.inference.test_fit import RESUMED, points_of, regression
 from tests.samplers.test_sampler_contract import SAMPLERS, SamplerCase
@@ -365,30 +364,6 @@ def test_a_run_killed_three_times_ends_bit_for_bit_as_one_that_was_not(tmp_path)
 @pytest.mark.parametrize(("dtype", "number"), [("float32", 25), ("float64", 25)])
 def test_a_run_killed_many_times_ends_bit_for_bit_as_one_that_was_not(dtype, number, tmp_path):
     kill_and_resume(tmp_path, dtype, number, seed=1)
-
-
-def cut(content: bytes, generator: np.random.Generator) -> bytes:
-    return content[: int(generator.integers(len(content)))]
-
-
-def alter(content: bytes, generator: np.random.Generator) -> bytes:
-    place = int(generator.integers(len(content)))
-    return content[:place] + bytes([content[place] ^ int(generator.integers(1, 256))]) + content[place + 1 :]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("damage", "number"), [(cut, 200), (alter, 200)])
-@pytest.mark.filterwarnings("ignore:.*truncated or altered:RuntimeWarning")
-def test_damage_to_one_or_both_checkpoints_changes_no_end(damage, number, finished, tmp_path):
-    contents = {path.name: path.read_bytes() for path in finished[0].glob("*.npz")}
-    generator = np.random.default_rng(0)
-    for turn in range(number):
-        archive.remove_checkpoints(tmp_path)
-        tmp_path.mkdir(exist_ok=True)
-        for name, content in contents.items():
-            spared = turn % 5 and name != max(contents)  # every fifth time both are damaged
-            (tmp_path / name).write_bytes(content if spared else damage(content, generator))
-        assert_same_end(fit_gaussian(tmp_path), finished[1])
 
 
 @pytest.mark.soak

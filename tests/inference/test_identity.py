@@ -13,7 +13,7 @@ from steinkern.inference.checkpoint import Checkpointer
 from steinkern.inference.loop import Options
 from steinkern.inference.prepare import prepare
 from tests.helpers.processes import output_of
-from tests.helpers.run_cases import CASES, STARTS, RunCase
+from tests.helpers.run_cases import CASES, STARTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 
@@ -27,21 +27,17 @@ def identity(directory, target, sampler=None, particles=STARTS, data=None, batch
         return Checkpointer(directory, 1000, run, loop, evaluation, particles).identity
 
 
-def check(case: RunCase, directory) -> None:
-    before = identity(directory, **case.before())
-    assert before == identity(directory, **case.before())
-    assert differences(before, identity(directory, **case.now()))
+SAMPLE = [case for case in CASES if case.quick][::3]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.quick][::3], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[] if case in SAMPLE else pytest.mark.soak) for case in CASES],
+)
 def test_another_run_is_told_apart_and_the_same_is_not(case, tmp_path):
-    check(case, tmp_path)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_other_run_is_told_apart_and_the_same_is_not(case, tmp_path):
-    check(case, tmp_path)
+    before = identity(tmp_path, **case.before())
+    assert before == identity(tmp_path, **case.before())
+    assert differences(before, identity(tmp_path, **case.now()))
 
 
 IN_ANOTHER_PROCESS = """

@@ -87,13 +87,6 @@ def test_the_density_is_numpyros_own_and_its_jacobian_what_remains(hierarchical,
     np.testing.assert_allclose(jacobian, expected_jacobian, rtol=1e-9)
 
 
-def test_constraining_undoes_unconstraining(hierarchical, draws):
-    space = hierarchical.space
-    again = jax.jit(jax.vmap(lambda particle: space.constrain(space.unconstrain(particle))))(draws)
-    for name, value in draws.items():
-        np.testing.assert_allclose(again[name], value, rtol=1e-7, atol=1e-9, err_msg=name)
-
-
 def test_first_particles_are_draws_from_the_prior(key):
     target = from_model(gamma)
     draws = np.asarray(target.prior(key, 2000)["x"])

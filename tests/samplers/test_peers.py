@@ -13,7 +13,6 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.kernels import reference
 
 pytestmark = pytest.mark.thorough
 
@@ -109,36 +108,6 @@ def test_average_preconditions_by_the_inverse_of_the_mean_with_the_kernel_in_its
     before, after = steps_of(sampler, points, 1)
     metric = curved_hessians(points).mean(0)
     np.testing.assert_allclose(after - before, svgd_velocity(points, curved_scores(points), 0.7, metric), rtol=1e-10)
-
-
-def test_mixture_weights_are_gaussians_of_the_anchors_own_precision(points):
-    rule = sk.matrix_svgd("mixture", sk.Hessian(), sk.RBF(0.7), damping=1e-14).rule
-    target = sk.LogDensity(curved).bind(jnp.zeros(2))
-
-    @jax.jit
-    def log_weights(at):
-        state = rule.init(target, jnp.asarray(points), None)
-        return rule.update(state, target, jnp.asarray(points), None)[1].log_weights(at)
-
-    at, metrics = np.array([0.3, -0.2]), curved_hessians(points)
-    offsets = at - points
-    exponents = 0.5 * np.linalg.slogdet(metrics)[1] - 0.5 * np.einsum("la,lab,lb->l", offsets, metrics, offsets)
-    expected = exponents - np.log(np.sum(np.exp(exponents)))
-    np.testing.assert_allclose(log_weights(jnp.asarray(at)), expected, rtol=1e-10)
-
-
-def test_a_graphical_kernel_takes_curvature(points):
-    rule = sk.matrix_svgd("average", sk.Hessian(), sk.Graphical.coordinatewise(sk.RBF(), 2)).rule
-    target = sk.LogDensity(curved).bind(jnp.zeros(2))
-    source = sk.kernels.Scored.uniform(jnp.asarray(points), jnp.asarray(curved_scores(points)))
-
-    @jax.jit
-    def both(source):
-        state = rule.init(target, source.points, None)
-        kernel = rule.update(state, target, source.points, None)[1]
-        return kernel.velocity(source.points, source), reference.stein_velocity(kernel, source.points, source)
-
-    np.testing.assert_allclose(*both(source), rtol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")  # three steps are too few

@@ -1,11 +1,12 @@
 """KFAC against the blocks of the exact Fisher matrix where it is exact, and against its definition where it is not."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from scipy.special import softmax
 
 import steinkern as sk
 from steinkern.targets import BoundTarget
@@ -18,7 +19,6 @@ from tests.helpers.kfac_cases import (
     RATE,
     RELU,
     Case,
-    Example,
     assert_close,
     assert_exact,
     cases,
@@ -29,6 +29,7 @@ from tests.helpers.kfac_cases import (
     flat,
     measured_in,
 )
+from tests.helpers.kfac_networks import Calls, NetworkCase, defined_blocks
 from tests.linalg.test_operators import dense_matrix
 
 # ------------------------------------------------------------------------------------------------ where KFAC is exact
@@ -53,61 +54,26 @@ def test_the_noise_has_half_an_entry_an_output_and_example(case, generator):
 
 # ------------------------------------------------------------------------------------------ the definition, by a loop
 
-SLOPES = {
-    jax.nn.relu: (lambda z: np.maximum(z, 0), lambda z: 1.0 * (z > 0)),
-    jnp.tanh: (np.tanh, lambda z: np.cosh(z) ** -2),
-}
 
-
-def run_by_hand(case: Case, layers, x) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """For one example: every layer's input, the Jacobian of the prediction at every layer's output, the prediction."""
-    activation, slope = SLOPES[case.activation]
-    inputs, outputs = [], []
-    for layer in layers:
-        inputs.append(np.asarray(x))
-        bias = 0.0 if layer.bias is None else np.asarray(layer.bias)
-        outputs.append(np.asarray(layer.weight) @ inputs[-1] + bias)
-        x = activation(outputs[-1])
-    jacobians = [np.eye(len(outputs[-1]))]
-    for layer, z in zip(layers[:0:-1], outputs[-2::-1], strict=True):
-        jacobians.append(jacobians[-1] @ np.asarray(layer.weight) @ np.diag(slope(z)))
-    return inputs, jacobians[::-1], outputs[-1]
-
-
-def output_information(case: Case, parameters, prediction: np.ndarray) -> np.ndarray:
-    if case.noisy:
-        return np.exp(-parameters["log_variance"]) * np.eye(len(prediction))
-    share = softmax(prediction)
-    return np.diag(share) - np.outer(share, share)
-
-
-def defined(case: Case, parameters, data: Example, which: int) -> np.ndarray:
-    """N × (the mean Fisher information at a layer's output) ⊗ (the mean of x̄x̄ᵀ) + the prior, one entry at a time."""
-    layer = parameters["layers"][which]
-    outer, information = [], []
-    for x in data.x:
-        inputs, jacobians, prediction = run_by_hand(case, parameters["layers"], x)
-        padded = inputs[which] if layer.bias is None else np.append(inputs[which], 1.0)
-        weight = output_information(case, parameters, prediction)
-        outer.append(np.outer(padded, padded))
-        information.append(jacobians[which].T @ weight @ jacobians[which])
-    left, right = NUM_DATA * np.mean(information, axis=0), np.mean(outer, axis=0)
-    rows, columns = layer.weight.shape
-    places = [(i, j) for i in range(rows) for j in range(columns)]
-    if layer.bias is not None:
-        places += [(i, columns) for i in range(rows)]
-    product = [[left[i, k] * right[j, l] for k, l in places] for i, j in places]
-    return np.array(product) + PRIOR_PRECISION * np.eye(len(places))
+def layer_by_layer(case: Case, network, x, calls: Calls):
+    """The network of a case, with its weights applied through `calls`."""
+    *hidden, last = network["layers"]
+    for index, layer in enumerate(hidden):
+        x = case.activation(calls.layer(str(index), layer, x))
+    x = calls.layer(str(len(hidden)), last, x)
+    return jnp.append(x, network["log_variance"]) if case.noisy else x
 
 
 @cases(RELU, NOISY, CURVED[4])
 def test_the_blocks_are_the_product_of_the_means_over_examples(case, generator):
     network, data = case.network(generator), case.data(generator, 3)
     outcome = compared_in(case, flat(network), data)
-    blocks = [defined(case, network, data, which) for which in range(len(case.bias))]
-    size = sum(map(len, blocks))
+    names = tuple(map(str, range(len(case.bias))))
+    slow = NetworkCase(case.name, None, None, partial(layer_by_layer, case), case.sizes[:1], names)
+    blocks = defined_blocks(slow, network, data.x, case.likelihood, "expand")
+    expected = scipy.linalg.block_diag(*[blocks[name] for name in names])
     matrix = dense_matrix(outcome.kfac)
-    assert_close(matrix[:size, :size], scipy.linalg.block_diag(*blocks))
+    assert_close(matrix[: len(expected), : len(expected)], expected)
     assert np.max(np.abs(matrix - exact_blocks(outcome))) > 1e-3  # it is an approximation
 
 
