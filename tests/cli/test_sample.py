@@ -103,12 +103,11 @@ def test_a_log_density_becomes_particles_and_a_page(finished):
 @pytest.mark.thorough
 def test_stein_tunes_nothing_is_compared_with_chains_and_goes_on(file, tmp_path):
     line = ("sample", f"{file}:log_density", "--method", "stein", "--particles", "20", "--out", str(tmp_path / "p.npz"))
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        done = invoke(*line)
-        assert done.exit_code == 0, done.output
-        with np.load(tmp_path / "p.npz") as particles:
-            first = dict(particles)
-        again = invoke(*line, "--resume")
+    done = invoke(*line)
+    assert done.exit_code == 0, done.output
+    with np.load(tmp_path / "p.npz") as particles:
+        first = dict(particles)
+    again = invoke(*line, "--resume")
     assert first["mean"].shape == (20, 2)
     assert "reference chains: unconstrained means differ" in done.output
     assert again.exit_code == 0, again.output
@@ -134,11 +133,10 @@ def log_density(x):
 def test_a_mixture_that_is_beside_the_target_says_so(tmp_path):
     path = tmp_path / "schools.py"
     path.write_text(SCHOOLS)
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        done = invoke(
-            "sample", f"{path}:log_density", "--dim", "10", "--method", "mixture", "--steps", "100", "--particles",
-            "40", "--out", str(tmp_path / "out" / "p.npz"),
-        )  # fmt: skip
+    done = invoke(
+        "sample", f"{path}:log_density", "--dim", "10", "--method", "mixture", "--steps", "100", "--particles",
+        "40", "--out", str(tmp_path / "out" / "p.npz"),
+    )  # fmt: skip
     assert done.exit_code == 0, done.output
     with np.load(tmp_path / "out" / "p.npz") as particles:
         spread = float(np.exp(particles["x"][:, 1]).mean())
@@ -147,8 +145,7 @@ def test_a_mixture_that_is_beside_the_target_says_so(tmp_path):
 
 @pytest.mark.thorough
 def test_the_default_tunes_nothing_and_says_how_good_it_is(file, tmp_path):
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        done = invoke("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
+    done = invoke("sample", f"{file}:log_density", "--out", str(tmp_path / "p.npz"))
     assert done.exit_code == 0, done.output
     with np.load(tmp_path / "p.npz") as particles:
         assert particles["mean"].shape == (100, 2)

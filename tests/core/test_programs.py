@@ -19,16 +19,6 @@ from tests.helpers.processes import output_of
 STARTS = np.random.default_rng(0).normal(size=(4, 2))
 
 
-def fit_of_a_new_function() -> weakref.ref:
-    """A fit whose log density nobody holds afterwards."""
-
-    def log_density(x):
-        return -0.5 * jnp.sum(x**2)
-
-    sk.fit(jr.key(0), log_density, sk.svgd(), STARTS, num_steps=3)
-    return weakref.ref(log_density)
-
-
 def test_programs_of_functions_long_unused_are_let_go():
     @compiled
     def applied(function, x):
@@ -45,12 +35,17 @@ def test_programs_of_functions_long_unused_are_let_go():
 
 
 def test_all_programs_are_let_go_on_request():
-    log_density = fit_of_a_new_function()
+    def log_density(x):
+        return -0.5 * jnp.sum(x**2)
+
+    sk.fit(jr.key(0), log_density, sk.svgd(), STARTS, num_steps=3)
+    kept = weakref.ref(log_density)
+    del log_density  # nobody else holds it
     gc.collect()
-    assert log_density() is not None
+    assert kept() is not None
     sk.release_programs()
     gc.collect()
-    assert log_density() is None
+    assert kept() is None
 
 
 def test_a_function_used_again_is_not_compiled_again_and_others_do_not_mix_with_it():

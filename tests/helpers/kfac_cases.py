@@ -13,6 +13,7 @@ import scipy.linalg
 
 import steinkern as sk
 from steinkern.targets import BoundTarget
+from tests.helpers.oracles import assert_close
 from tests.linalg.test_operators import dense_matrix
 
 PRIOR_PRECISION, RATE, NUM_DATA = 0.8, 0.3, 5
@@ -143,10 +144,6 @@ def mask(part: sk.linalg.AbstractOperator) -> np.ndarray:
 
 def assert_exact(outcome: Measured):
     assert_close(dense_matrix(outcome.kfac), exact_blocks(outcome))
-
-
-def assert_close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12, equal_nan=False)
 
 
 def cases(*listed: Case, default: int = 2):

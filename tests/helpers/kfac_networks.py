@@ -57,10 +57,11 @@ class NetworkCase(NamedTuple):
 def defined_blocks(case: NetworkCase, network, data, likelihood, sharing: str) -> dict[str, np.ndarray]:
     """Every Kronecker product by the definition of its factors, one position and one pair of entries at a time."""
     left, right, bias = defaultdict(float), defaultdict(float), {}
+    shapes = {name: weight.shape for name, weight in matrices(case, network).items()}
     for example in data:
         calls = Calls()
         value = case.slow(network, example, calls)
-        idle = {name: [np.zeros(sizes(case, network, name)) for _ in each] for name, each in calls.inputs.items()}
+        idle = {name: [np.zeros(shapes[name][0]) for _ in each] for name, each in calls.inputs.items()}
         jacobians = jax.jacobian(lambda offsets, x=example: case.slow(network, x, Calls(offsets)))(idle)
         information = np.asarray(likelihood.fisher(value))
         for name, inputs in calls.inputs.items():
@@ -71,7 +72,7 @@ def defined_blocks(case: NetworkCase, network, data, likelihood, sharing: str) -
             for jacobian, row in zip(slopes, rows, strict=True):
                 left[name] += NUM_DATA / len(data) * jacobian.T @ information @ jacobian
                 right[name] += np.outer(row, row) / len(data) / len(rows)
-            bias[name] = len(inputs[0]) > input_size(case, network, name)
+            bias[name] = len(inputs[0]) > shapes[name][1]
     return {name: arranged(left[name], right[name], name in case.last, bias[name]) for name in left}
 
 
@@ -84,15 +85,6 @@ def arranged(left: np.ndarray, right: np.ndarray, last: bool, bias: bool) -> np.
         entries.sort(key=lambda entry: entry[1] == len(right) - 1)
     matrix = np.array([[left[i, k] * right[j, l] for k, l in entries] for i, j in entries])
     return matrix + PRIOR_PRECISION * np.eye(len(entries))
-
-
-def sizes(case: NetworkCase, network, name: str) -> int:
-    """The number of outputs of a matrix that the slow model applies."""
-    return len(matrices(case, network)[name])
-
-
-def input_size(case: NetworkCase, network, name: str) -> int:
-    return matrices(case, network)[name].shape[1]
 
 
 def matrices(case: NetworkCase, network) -> dict[str, Any]:

@@ -22,21 +22,15 @@ NUM_STEPS = 2000
 DATA = np.linspace(-1.0, 1.0, 40)
 
 
-def log_prior(x):
-    return -0.5 * jnp.sum(x**2)
-
-
-def log_likelihood(x, row):
-    return -0.5 * (row - jnp.sum(jnp.sin(x))) ** 2
-
-
 def run(checkpoint: Path | None, dtype: str, num_steps: int = NUM_STEPS, **options) -> sk.Result:
     """Minibatches, a momentum, a running average of curvature: every kind of state that a run can have."""
     particles = np.random.default_rng(0).normal(size=(5, 2)).astype(dtype)
     sampler = sk.matrix_svgd(
         "average", sk.Hessian(diagonal=True), optimizer=optax.adam(0.01), decay=0.9, refresh_every=3
     )
-    target = sk.Posterior(log_prior, log_likelihood, len(DATA))
+    target = sk.Posterior(
+        lambda x: -0.5 * jnp.sum(x**2), lambda x, row: -0.5 * (row - jnp.sum(jnp.sin(x))) ** 2, len(DATA)
+    )
     saving = {} if checkpoint is None else {"checkpoint": checkpoint, "checkpoint_every": 30}
     return sk.fit(
         jr.key(3), target, sampler, particles, DATA.astype(dtype),

@@ -214,10 +214,6 @@ def positive(function):
     return sk.LogDensity(function, support=sk.positive)
 
 
-def with_nan(places):
-    return {"particles": np.where(np.arange(N)[:, None] < places, np.nan, np.ones((N, D)))}
-
-
 ROWS = np.ones(10)
 
 FITS = {
@@ -262,7 +258,7 @@ FITS = {
         {"particles": {"a": np.ones(N), "b": np.ones(N, np.float32)}, "target": of_pytree},
         "`particles`", "one dtype", "a: float64, b: float32",
     ),
-    "nan particle": (with_nan(1), "`particles`", "finite", "1 of 4"),
+    "nan particle": ({"particles": np.array([[np.nan, 1.0], *[[1.0, 1.0]] * 3])}, "`particles`", "finite", "1 of 4"),
     "particles not finite in a leaf": (
         {"particles": {"a": np.array([[0.0, np.nan], [np.inf, np.nan], [1.0, 1.0]])}, "target": of_pytree},
         "`particles`", "finite", "2 of 3", "in a",

@@ -197,10 +197,7 @@ def _slope(x):
     return 0.0 * x
 
 
-@_slope.defjvp
-def _slope_jvp(primals, tangents):
-    (x,), (t,) = primals, tangents
-    return 0.0 * x, jnp.where(x > 2.2, jnp.nan, 0.0) * t
+_slope.defjvp(lambda x, t: (0.0 * x[0], jnp.where(x[0] > 2.2, jnp.nan, 0.0) * t[0]))
 
 
 @jax.custom_jvp
@@ -209,10 +206,7 @@ def rough(x):
     return 0.0 * x
 
 
-@rough.defjvp
-def _rough_jvp(primals, tangents):
-    (x,), (t,) = primals, tangents
-    return 0.0 * x, _slope(x) * t
+rough.defjvp(lambda x, t: (0.0 * x[0], _slope(x[0]) * t[0]))
 
 
 def test_a_particle_of_infinite_curvature_is_found_as_well():

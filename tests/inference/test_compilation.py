@@ -41,14 +41,12 @@ def test_a_long_run_traces_no_more_often_than_a_short_one():
     assert long.calls == short.calls
 
 
-def places(seed: int):
-    return jr.normal(jr.key(seed), (3, D))
-
-
 SAMPLERS = {
     "svgd": lambda bandwidth=1.0: sk.svgd(sk.RBF(bandwidth)),
     "average": lambda **numbers: sk.matrix_svgd("average", sk.Hessian(), **numbers),
-    "mixture": lambda seed=0, **numbers: sk.matrix_svgd("mixture", sk.Hessian(), anchors=places(seed), **numbers),
+    "mixture": lambda seed=0, **numbers: sk.matrix_svgd(
+        "mixture", sk.Hessian(), anchors=jr.normal(jr.key(seed), (3, D)), **numbers
+    ),
     "svn": lambda **numbers: sk.svn(sk.Hessian(), **numbers),
     "sgld": lambda step_size=0.01: sk.sgld(step_size),
     "psgld": lambda **numbers: sk.psgld(0.01, **numbers),

@@ -23,17 +23,20 @@ def metrics(number: int):
     return jax.vmap(one)(jnp.linspace(1.0, 2.0, number))
 
 
-def of_average(points, metric) -> sk.kernels.AbstractMatrixKernel:
-    return sk.kernels.Preconditioned(sk.RBF(2.0), jax.tree.map(lambda leaf: leaf[0], metric))
+KERNELS = {
+    "average": (1, lambda points, metric: sk.kernels.Preconditioned(sk.RBF(2.0), jax.tree.map(lambda x: x[0], metric))),
+    "mixture": (
+        PARTICLES,
+        lambda points, metric: sk.kernels.Mixture.of(sk.kernels.Isotropic(sk.RBF(2.0)), metric, points, points, 3.0),
+    ),
+}
+"""The anchors, and the kernel of a batch of metrics."""
 
 
-def of_mixture(points, metric) -> sk.kernels.AbstractMatrixKernel:
-    return sk.kernels.Mixture.of(sk.kernels.Isotropic(sk.RBF(2.0)), metric, points, points, 3.0)
-
-
-@pytest.mark.parametrize(("kernel_of", "anchors"), [(of_average, 1), (of_mixture, PARTICLES)])
-def test_a_velocity_applies_every_metric_twice_to_every_particle(kernel_of, anchors, generator):
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_velocity_applies_every_metric_twice_to_every_particle(name, generator):
     """The rest is small beside it. Operations are counted before compilation, so none are shared by luck."""
+    anchors, kernel_of = KERNELS[name]
 
     def velocity(points, scores, metric):
         return kernel_of(points, metric).velocity(points, sk.kernels.Scored.uniform(points, scores))

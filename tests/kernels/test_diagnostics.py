@@ -12,15 +12,12 @@ import pytest
 import steinkern as sk
 from steinkern.linalg.metrics import DenseMetric
 from tests.helpers.cases import KERNEL_CASES, SOME_KERNELS, KernelCase, over
+from tests.helpers.oracles import assert_close, median_bandwidth
 
 # Compiling these takes longer than running them.
 jit = partial(eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0})
 mmd2 = jit(sk.mmd2)
 RBF = sk.kernels.Isotropic(sk.RBF(0.8))
-
-
-def assert_close(actual, expected, rtol=1e-10, atol=1e-12):
-    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, equal_nan=False)
 
 
 def points_and_scores(key, n, d):
@@ -70,12 +67,6 @@ def test_the_u_statistic_of_ksd_is_that_mean_without_the_diagonal(case: KernelCa
     kernel_key, points_key = jr.split(key)
     actual, pairs = ksd2_and_pairs(case.make(kernel_key), *points_and_scores(points_key, 4, case.dim), "U")
     assert_close(actual, (jnp.sum(pairs) - jnp.trace(pairs)) / (4 * 3))
-
-
-def median_bandwidth(points):
-    """The median of r² over distinct pairs, divided by 2 log(n + 1)."""
-    pairs = [np.sum((x - y) ** 2) for i, x in enumerate(np.asarray(points)) for y in np.asarray(points)[:i]]
-    return float(np.median(pairs) / (2 * np.log(len(points) + 1)))
 
 
 def test_ksd_takes_the_median_bandwidth_of_the_particles_by_default(key):

@@ -10,13 +10,13 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from scipy.spatial.distance import pdist
 from scipy.special import softmax
 from scipy.stats import multivariate_normal
 
 import steinkern as sk
 from steinkern.linalg.metrics import BlocksMetric, DenseMetric, DiagonalMetric
 from tests.helpers import cases
+from tests.helpers.oracles import assert_close, median_bandwidth
 
 N, D = 7, 3  # one shape for all, so that kernels of one type are compiled once
 RBF = sk.kernels.Isotropic(sk.RBF(1.3))
@@ -42,10 +42,6 @@ def evaluated(kernel: sk.kernels.AbstractMatrixKernel, source: sk.kernels.Scored
 
 def velocity(kernel: sk.kernels.AbstractMatrixKernel, source: sk.kernels.Scored) -> jax.Array:
     return evaluated(kernel, source)[0]
-
-
-def assert_close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12, equal_nan=False)
 
 
 def root_of(matrix: jax.Array) -> DenseMetric:
@@ -236,7 +232,7 @@ def test_a_temperature_by_a_rule_is_the_mean_over_the_anchors_of_what_it_reads_o
     metrics = mixture(metric_key, D, 2, base=RBF).parts.metric
     points = jr.normal(points_key, (N, D))
     clouds = [points] if weighting == "euclidean" else [points @ root.T for root in metrics.root]
-    temperature = np.mean([np.median(pdist(cloud, "sqeuclidean")) for cloud in clouds]) / (2 * np.log(N + 1))
+    temperature = np.mean([median_bandwidth(cloud) for cloud in clouds])
     by_rule, by_hand = (
         jit(sk.kernels.Mixture.of)(RBF, metrics, points[:2], points, value, weighting)
         for value in (sk.Median(), temperature)

@@ -10,6 +10,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.kernels import reference
+from tests.helpers.oracles import assert_close
 
 pytestmark = pytest.mark.thorough
 
@@ -29,10 +30,6 @@ def shifted_log_density(x):
 
 def surrogate(x):
     return -0.25 * jnp.sum((x - 0.3) ** 2)
-
-
-def assert_close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12, equal_nan=False)
 
 
 @eqx.filter_jit

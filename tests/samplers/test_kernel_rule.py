@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from scipy.spatial.distance import pdist
 
 import steinkern as sk
 from tests.helpers.cases import random_positive_definite
+from tests.helpers.oracles import median_bandwidth
 
 PRECISION = random_positive_definite(jr.key(0), 2)
 BASE = sk.kernels.Isotropic(sk.RBF(1.3))
@@ -54,11 +54,6 @@ def walk(rule, clouds, target=CONVEX) -> list:
     return kernels
 
 
-def median(points) -> float:
-    """The default bandwidth, in NumPy."""
-    return np.median(pdist(points, "sqeuclidean")) / (2 * np.log(len(points) + 1))
-
-
 def matrix_of(metric) -> np.ndarray:
     return np.asarray(metric.root.T @ metric.root)
 
@@ -79,7 +74,7 @@ def clouds(key):
 def test_plain_adapts_the_kernel_and_remembers_nothing(clouds):
     kernels = walk(sk.samplers.FixedKernel(ADAPTIVE), clouds)
     for kernel, points in zip(kernels, clouds, strict=True):
-        np.testing.assert_allclose(kernel.scalar.bandwidth, median(points), rtol=1e-12)
+        np.testing.assert_allclose(kernel.scalar.bandwidth, median_bandwidth(points), rtol=1e-12)
 
 
 @pytest.mark.every(2)
@@ -158,13 +153,13 @@ def test_a_temperature_by_a_rule_is_that_of_the_particles_of_this_very_step(weig
     )
     for kernel, points in zip(walk(rule, clouds[:3]), clouds, strict=False):
         seen = [points] if weighting == "euclidean" else [points @ root.T for root in kernel.parts.metric.root]
-        np.testing.assert_allclose(kernel.temperature, np.mean([median(cloud) for cloud in seen]), rtol=1e-12)
+        np.testing.assert_allclose(kernel.temperature, np.mean([median_bandwidth(cloud) for cloud in seen]), rtol=1e-12)
 
 
 def test_bandwidth_is_that_of_the_whitened_particles_of_this_very_step(clouds):
     for kernel, points in zip(walk(averaged(kernel=ADAPTIVE, refresh_every=3), clouds), clouds, strict=True):
         whitened = points @ kernel.metric.root.T
-        np.testing.assert_allclose(kernel.base.scalar.bandwidth, median(whitened), rtol=1e-12)
+        np.testing.assert_allclose(kernel.base.scalar.bandwidth, median_bandwidth(whitened), rtol=1e-12)
 
 
 def test_repair_of_the_mean_is_equation_15_to_the_letter(clouds):
@@ -225,7 +220,7 @@ def test_mixture_has_the_blended_metric_of_every_anchor(anchors, places, shrinka
 def test_mixture_adapts_the_bandwidth_to_all_particles_in_every_anchors_metric(clouds):
     (kernel,) = walk(mixture(ADAPTIVE, num_anchors=3), clouds[:1])
     whitened = jax.vmap(lambda root: clouds[0] @ root.T)(kernel.parts.metric.root)
-    expected = [median(points) for points in whitened]
+    expected = [median_bandwidth(points) for points in whitened]
     np.testing.assert_allclose(kernel.parts.base.scalar.bandwidth, expected, rtol=1e-12)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import steinkern as sk
 from steinkern.linalg.metrics import DenseMetric
-from tests.helpers.kfac_cases import NUM_DATA, Case, Example, assert_close, flat, jit, log_prior, measured_in
+from tests.helpers.kfac_cases import NUM_DATA, Case, Example, flat, jit, log_prior, measured_in
+from tests.helpers.oracles import assert_close
 from tests.linalg.test_operators import dense_matrix
 
 pytestmark = pytest.mark.thorough

@@ -11,6 +11,7 @@ import pytest
 
 import steinkern as sk
 from steinkern.samplers.langevin import LangevinState
+from tests.helpers.oracles import assert_close
 
 NUM_DATA, D = 40, 2
 
@@ -42,10 +43,6 @@ def drift_and_noise(key, make, points, second_moment, batch):
         stepped(key, make(jnp.asarray(size)), points, second_moment, batch)[0].points - points for size in (0.01, 0.04)
     )
     return (long - 2 * short) / 0.02, (4 * short - long) / 0.2
-
-
-def assert_close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12, equal_nan=False)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 
 import steinkern as sk
@@ -14,6 +13,7 @@ from steinkern.kernels import reference
 from steinkern.linalg.metrics import DenseMetric, DiagonalMetric
 from steinkern.samplers.newton import newton_matrices, newton_velocity
 from tests.helpers.cases import random_positive_definite, random_scored
+from tests.helpers.oracles import assert_close
 
 pytestmark = pytest.mark.thorough
 
@@ -26,10 +26,6 @@ METRICS = {
 }
 metrics = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
 kernels = pytest.mark.parametrize("kernel", [sk.RBF(1.3), sk.IMQ(0.7)], ids=["rbf", "imq"])
-
-
-def assert_close(actual, expected, rtol=1e-10):
-    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-12, equal_nan=False)
 
 
 @jit

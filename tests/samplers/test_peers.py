@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import steinkern as sk
+from tests.helpers.oracles import median_bandwidth
 
 pytestmark = pytest.mark.thorough
 
@@ -65,12 +66,6 @@ def svgd_velocity(points, scores, bandwidth, metric):
     values = np.exp(-0.5 * np.sum(offsets * (points[:, None] - points[None]), axis=-1) / bandwidth)
     standard = values @ scores + np.einsum("ij,ijd->id", values, offsets) / bandwidth
     return standard @ np.linalg.inv(metric) / len(points)
-
-
-def median_bandwidth(points):
-    pairs = np.triu_indices(len(points), 1)
-    r2 = np.sum((points[:, None] - points[None]) ** 2, axis=-1)[pairs]
-    return np.median(r2) / (2 * np.log(len(points) + 1))
 
 
 @pytest.fixture

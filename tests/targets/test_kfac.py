@@ -19,7 +19,6 @@ from tests.helpers.kfac_cases import (
     RATE,
     RELU,
     Case,
-    assert_close,
     assert_exact,
     cases,
     compared,
@@ -30,6 +29,7 @@ from tests.helpers.kfac_cases import (
     measured_in,
 )
 from tests.helpers.kfac_networks import Calls, NetworkCase, defined_blocks
+from tests.helpers.oracles import assert_close
 from tests.linalg.test_operators import dense_matrix
 
 # ------------------------------------------------------------------------------------------------ where KFAC is exact

@@ -19,7 +19,6 @@ from tests.helpers.kfac_cases import (
     PRIOR_PRECISION,
     Case,
     Example,
-    assert_close,
     assert_exact,
     compared,
     filled,
@@ -28,6 +27,7 @@ from tests.helpers.kfac_cases import (
     measured,
     measured_in,
 )
+from tests.helpers.oracles import assert_close
 from tests.linalg.test_operators import dense_matrix, largest_array
 
 pytestmark = pytest.mark.thorough

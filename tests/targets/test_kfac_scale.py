@@ -11,7 +11,8 @@ import scipy.linalg
 import steinkern as sk
 from steinkern.core._xla import MIN_SPLIT_LENGTH
 from steinkern.targets.kfac.factors import second_moment, second_moment_with_ones
-from tests.helpers.kfac_cases import NOISY, RELU, Case, assert_close, cases, flat, measured
+from tests.helpers.kfac_cases import NOISY, RELU, Case, cases, flat, measured
+from tests.helpers.oracles import assert_close
 from tests.linalg.test_operators import dense_matrix, largest_array
 
 pytestmark = pytest.mark.thorough

@@ -15,7 +15,6 @@ from tests.helpers.kfac_cases import (
     NUM_DATA,
     PRIOR_PRECISION,
     Example,
-    assert_close,
     assert_exact,
     compared,
     exact_blocks,
@@ -24,6 +23,7 @@ from tests.helpers.kfac_cases import (
     measured,
 )
 from tests.helpers.kfac_networks import NETWORKS, Calls, Linear, Pair, convolutional, defined_blocks
+from tests.helpers.oracles import assert_close
 from tests.linalg.test_operators import dense_matrix
 
 pytestmark = pytest.mark.thorough

@@ -144,21 +144,17 @@ def test_a_plain_function_is_a_log_density_and_a_target_is_itself():
     assert as_target(POSTERIOR) is POSTERIOR
 
 
-def _with_data(target, data, number):
-    return target, data._replace(y=data.y + number)
+CHANGES = {
+    "data": lambda target, data, number: (target, data._replace(y=data.y + number)),
+    "num_data": lambda target, data, number: (
+        BoundTarget(sk.Posterior(log_prior, target.target.log_likelihood, 10 * number), target.space), data,
+    ),
+    "power": lambda target, data, number: (target.tempered(number), data),
+}  # fmt: skip
 
 
-def _with_num_data(target, data, number):
-    posterior = sk.Posterior(log_prior, target.target.log_likelihood, 10 * number)
-    return BoundTarget(posterior, target.space), data
-
-
-def _with_power(target, data, number):
-    return target.tempered(number), data
-
-
-@pytest.mark.parametrize("change", [_with_data, _with_num_data, _with_power])
-def test_other_numbers_do_not_compile_again(change, key):
+@pytest.mark.parametrize("name", CHANGES)
+def test_other_numbers_do_not_compile_again(name, key):
     traces = []
 
     def counted(parameters, example):
@@ -169,7 +165,7 @@ def test_other_numbers_do_not_compile_again(change, key):
     plain = BoundTarget(sk.Posterior(log_prior, counted, NUM_DATA), REGRESSION.space)
     values = []
     for number in (0.5, 0.6):
-        target, batch = change(plain, data, number)
+        target, batch = CHANGES[name](plain, data, number)
         values.append(log_density(target, vector, batch))
     assert values[0] != values[1]
     assert len(traces) == 1
