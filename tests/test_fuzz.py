@@ -10,7 +10,6 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -20,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import steinkern as sk
-from steinkern.core.archive import DamagedFileError, read, write
 from tests.helpers.commands import check_words, run
 
 FEW = 25  # cases of a kind in the ordinary run
@@ -224,50 +222,6 @@ def test_fuzzing_would_see_the_outcomes_there_are(change, outcome):
     program = ("svgd, fixed", "gaussian", (5, 2), "float32")
     case = Case(program, 0, 1.0, 1.0, 0.0, 1.0, "random", 12, {})
     assert check(case._replace(**change)) == outcome
-
-
-# Files.
-
-
-@st.composite
-def harm(draw, content: bytes) -> bytes:
-    """Bytes flipped, cut, repeated or put in; or another file altogether."""
-    harmed = bytearray(content)
-    for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, max(len(harmed) - 1, 0)))
-        how = draw(st.sampled_from(["flip", "cut", "insert", "repeat", "other"]))
-        if how == "flip" and harmed:
-            harmed[place] ^= draw(st.integers(1, 255))
-        elif how == "cut":
-            del harmed[place:]
-        elif how == "insert":
-            harmed[place:place] = draw(st.binary(max_size=16))
-        elif how == "repeat":
-            harmed[place:place] = harmed[: place + 1]
-        else:
-            return draw(st.binary(max_size=64))
-    return bytes(harmed)
-
-
-CONTENT = {"n": 3, "checkpoint_every": 1}, {"a": np.arange(10.0), "b": np.arange(3)}
-
-
-@numbers_of_cases(thorough=400, soak=5000)
-def test_a_harmed_checkpoint_is_never_taken_for_a_whole_one(examples, tmp_path):
-    path = tmp_path / "step-1.npz"
-    write(path, *CONTENT)
-    whole = path.read_bytes()
-
-    def check_checkpoint(content: bytes) -> None:
-        path.write_bytes(content)
-        try:
-            meta, arrays = read(path)
-        except DamagedFileError:
-            return
-        assert meta == CONTENT[0]  # some bytes mean nothing, such as padding
-        jax.tree.map(np.testing.assert_array_equal, arrays, CONTENT[1])
-
-    fuzz(check_checkpoint, harm(whole), examples)
 
 
 # The command line.

@@ -94,6 +94,19 @@ def test_every_changed_byte_and_every_cut_is_seen(tmp_path):
                 load(path)
 
 
+def test_what_was_put_into_a_file_or_written_over_it_is_seen_or_means_nothing(tmp_path):
+    path = save(tmp_path)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 5):
+        before, after = whole[:place], whole[place:]
+        for content in (before + b"\0\xff" + after, before + whole, before[::-1] + after, after):
+            path.write_bytes(content)
+            try:
+                assert_same(load(path), TREE)  # ZIP allows something before its first file
+            except archive.DamagedFileError:
+                continue
+
+
 def test_what_a_file_cannot_hold_is_refused_and_nothing_is_left_behind(tmp_path):
     with pytest.raises(ValueError, match="cannot hold an array of object"):
         archive.write(tmp_path / "a.npz", {}, {"a": np.array([None])})

@@ -43,12 +43,6 @@ class Ended(NamedTuple):
         return self.codes[1] != -signal.SIGKILL and (-signal.SIGABRT in self.codes or not_started)
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def run_both(directory: Path) -> Ended:
     # Programs that run for ten steps need no optimising; it is most of the time otherwise.
     flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
@@ -62,7 +56,9 @@ def run_both(directory: Path) -> Ended:
     script = "import pathlib, sys; from tests.helpers.two_processes import main; "
     script += "main(int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3]))"
     files = [[(directory / f"{kind}{process}").open("w") for process in (0, 1)] for kind in ("out", "error")]
-    port = free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", script, str(process), str(port), directory],

@@ -53,11 +53,9 @@ def gamma():
     return pm.Gamma("x", 3.0, 1.0)
 
 
-def exponential():
-    return pm.Exponential("x", 1.0)
-
-
-@pytest.mark.parametrize(("variable", "mean"), [(gamma, 3.0), (exponential, 1.0)])
+@pytest.mark.parametrize(
+    ("variable", "mean"), [(gamma, 3.0), (lambda: pm.Exponential("x", 1.0), 1.0)], ids=["gamma", "exponential"]
+)
 def test_constrained_variables_have_the_right_mean(variable, mean, key):
     with pm.Model() as model:
         variable()

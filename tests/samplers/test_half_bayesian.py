@@ -208,29 +208,30 @@ def test_kfac_of_the_particles_sees_what_is_shared(key):
     assert result.status is sk.Status.FINISHED
 
 
-def test_what_cannot_be_told_or_kept_is_refused(key):
-    def density(p):
-        return -0.5 * jnp.sum(p["x"] ** 2) - 0.5 * (p["v"] - 100) ** 2
-
-    particles, shared = sk.split({"x": jr.normal(key, (4, 1)), "v": jnp.zeros(())}, "x")
-    sampler = sk.half_bayesian(sk.svgd(), optax.sgd(1e-3))
-    with pytest.raises(ValueError, match="`tolerance` has no meaning for HalfBayesian"):
-        sk.fit(key, sk.LogDensity(density, shared=shared), sampler, particles, num_steps=5, tolerance=0.05)
-    constrained = sk.LogDensity(density, shared=shared, support={"v": sk.positive})
-    with pytest.raises(
-        ValueError, match=r"`support\['v'\]` is given for shared parameters, which must be unconstrained"
-    ):
-        sk.fit(key, constrained, sampler, particles, num_steps=1)
-    with pytest.raises(ValueError, match="`sampler` must be a sampler"):
-        sk.half_bayesian(sampler)
+def fit_shared(v=0.0, support=None, **options):
+    particles, shared = sk.split({"x": jnp.linspace(-1.0, 1.0, 4), "v": jnp.asarray(v)}, "x")
+    target = sk.LogDensity(lambda p: -0.5 * p["x"] ** 2 - 0.5 * (p["v"] - 100) ** 2, shared=shared, support=support)
+    return sk.fit(jr.key(0), target, sk.half_bayesian(sk.svgd(), 1e-3), particles, num_steps=5, **options)
 
 
-def test_what_cannot_be_trained_is_refused(key):
-    with pytest.raises(ValueError, match="needs a target with shared parameters"):
-        sk.fit(key, lambda x: -(x**2), sk.half_bayesian(sk.svgd()), jnp.ones(3), num_steps=1)
-    with pytest.raises(ValueError, match="`sampler` must be a sampler"):
-        sk.half_bayesian(optax.adam(0.1))
-    particles, shared = sk.split({"x": jnp.ones((3, 1)), "count": jnp.asarray(3)}, "x")
-    target = sk.LogDensity(lambda p: -jnp.sum(p["x"] ** 2), shared=shared)
-    with pytest.raises(ValueError, match="at least one floating-point array"):
-        sk.fit(key, target, sk.half_bayesian(sk.svgd()), particles, num_steps=1)
+REFUSED = {
+    "a tolerance": (lambda: fit_shared(tolerance=0.05), "`tolerance` has no meaning for HalfBayesian"),
+    "a constraint of shared parameters": (
+        lambda: fit_shared(support={"v": sk.positive}),
+        r"`support\['v'\]` is given for shared parameters, which must be unconstrained",
+    ),
+    "shared whole numbers": (lambda: fit_shared(v=3), "at least one floating-point array"),
+    "nothing shared": (
+        lambda: sk.fit(jr.key(0), lambda x: -(x**2), sk.half_bayesian(sk.svgd()), jnp.ones(3), num_steps=1),
+        "needs a target with shared parameters",
+    ),
+    "a half-Bayesian sampler": (lambda: sk.half_bayesian(sk.half_bayesian(sk.svgd())), "`sampler` must be a sampler"),
+    "a step rule": (lambda: sk.half_bayesian(optax.adam(0.1)), "`sampler` must be a sampler"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_told_kept_or_trained_is_refused(name):
+    call, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        call()

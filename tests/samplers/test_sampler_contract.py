@@ -36,10 +36,6 @@ def matrix_kernel(x, y):
     return jnp.exp(-0.3 * jnp.sum((x - y) ** 2)) * jnp.eye(x.shape[0], dtype=x.dtype) + 0.1 * x[:, None] * y[None, :]
 
 
-def places(d: int) -> np.ndarray:
-    return np.linspace(-1.0, 1.0, 3)[:, None] * np.ones((1, d))
-
-
 SAMPLERS = [
     SamplerCase("svgd, rbf", lambda n, d: sk.svgd()),
     SamplerCase("svgd, imq", lambda n, d: sk.svgd(sk.IMQ())),
@@ -60,7 +56,9 @@ SAMPLERS = [
     ),
     SamplerCase(
         "mixture, anchors given, diagonal, decayed",
-        lambda n, d: sk.matrix_svgd("mixture", sk.Hessian(diagonal=True), anchors=places(d), decay=0.9),
+        lambda n, d: sk.matrix_svgd(
+            "mixture", sk.Hessian(diagonal=True), anchors=np.linspace(-1.0, 1.0, 3)[:, None] * np.ones(d), decay=0.9
+        ),
     ),
     SamplerCase("svn", lambda n, d: sk.svn(sk.Hessian())),
     SamplerCase("ensemble", lambda n, d: sk.ensemble()),
