@@ -10,7 +10,6 @@ import optax
 import pytest
 
 import steinkern as sk
-from steinkern.targets.supports import Space
 from tests.helpers.cases import over
 from tests.samplers.test_sampler_contract import SAMPLERS, SamplerCase, assert_same_tree
 
@@ -347,48 +346,6 @@ def test_positive_parameters_have_the_mean_of_their_density(sampler):
         result = sk.fit(jr.key(0), target, sampler, start, jnp.asarray(shape), num_steps=500)
         # 30 particles cut the tails off: the mean of a Gamma is its shape to within 1 percent.
         np.testing.assert_allclose(np.mean(result.particles), shape, rtol=0.015)
-
-
-def beside(parameters):
-    """Beta(2, 3) on (0, 2), Dirichlet(1, 2, 3), and the order statistics of two standard normals."""
-    fraction = parameters["fraction"] / 2
-    beta = jnp.log(fraction) + 2 * jnp.log1p(-fraction)
-    dirichlet = jnp.vdot(jnp.array([0.0, 1.0, 2.0]), jnp.log(parameters["parts"]))
-    return beta + dirichlet - 0.5 * jnp.sum(parameters["cuts"] ** 2)
-
-
-BESIDE_SUPPORT = {"fraction": sk.interval(0.0, 2.0), "parts": sk.simplex, "cuts": sk.ordered}
-
-
-@pytest.fixture(scope="module")
-def beside_means():
-    noise = np.asarray(points_of(50, 6))
-    start = {
-        "fraction": 1.0 + np.tanh(noise[:, 0]),
-        "parts": np.exp(noise[:, 1:4]) / np.exp(noise[:, 1:4]).sum(1, keepdims=True),
-        "cuts": np.sort(noise[:, 4:], axis=1),
-    }
-    # The three are independent, so each gets a kernel of its own.
-    sampler = sk.svgd(
-        sk.Graphical.by_name(sk.RBF(), Space.of(jax.tree.map(lambda leaf: leaf[0], start), BESIDE_SUPPORT).layout)
-    )
-    result = sk.fit(jr.key(0), sk.LogDensity(beside, support=BESIDE_SUPPORT), sampler, start, num_steps=500)
-    return jax.tree.map(lambda leaf: np.mean(leaf, axis=0), result.particles)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("fraction", 2 * 2 / 5),
-        ("parts", [1 / 6, 2 / 6, 3 / 6]),
-        ("cuts", [-1 / np.sqrt(np.pi), 1 / np.sqrt(np.pi)]),
-    ],
-    ids=["beta on an interval", "dirichlet on a simplex", "ordered"],
-)
-def test_constrained_parameters_have_the_mean_of_their_density(name, expected, beside_means):
-    # 50 particles stand for a density: 0.02, or 3 percent, is their granularity.
-    np.testing.assert_allclose(beside_means[name], expected, atol=0.02)
 
 
 def test_a_schedule_is_a_learning_rate_too():

@@ -99,15 +99,11 @@ class Coin:
         coin(1.0)
 
 
-def with_defaults(*args, heads=1.0, **kwargs):
-    coin(heads)
-
-
 MODELS = {
     "a lambda": lambda: coin(1.0),
     "a partial": functools.partial(coin, 1.0),
     "a partial by keyword": functools.partial(coin, heads=1.0),
-    "defaults": with_defaults,
+    "defaults": lambda *args, heads=1.0, **kwargs: coin(heads),
     "an object": Coin(),
     "under jit": jax.jit(lambda: coin(1.0)),
     "in a handler": handlers.condition(lambda: coin(None), {"heads": jnp.ones(())}),

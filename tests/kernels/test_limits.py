@@ -1,7 +1,6 @@
 """Limits in which one kernel is another, the invariances of each, and the weights of the mixture."""
 
 from functools import partial
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -60,57 +59,55 @@ def copies(anchors: int) -> sk.kernels.Mixture:
     return sk.kernels.Mixture.of(RBF, metrics, places, places)
 
 
-class Limit(NamedTuple):
-    name: str
-    kernel: sk.kernels.AbstractMatrixKernel
-    limit: sk.kernels.AbstractMatrixKernel
-    factor: float = 1.0
+def limit(name: str, kernel, other, factor: float = 1.0):
+    """The first kernel is the other one times the factor."""
+    return pytest.param(kernel, other, factor, id=name)
 
 
 LIMITS = [
-    Limit("the identity metric is vanilla", sk.kernels.Preconditioned(RBF, DenseMetric.of(jnp.eye(D))), RBF),
-    Limit("the identity metric around IMQ is vanilla", sk.kernels.Preconditioned(IMQ, DenseMetric.of(jnp.eye(D))), IMQ),
-    Limit(  # Q⁻¹ k(‖x − y‖²_Q) with Q = cI is k(c r²) / c: bandwidth h / c, and the step divided by c
+    limit("the identity metric is vanilla", sk.kernels.Preconditioned(RBF, DenseMetric.of(jnp.eye(D))), RBF),
+    limit("the identity metric around IMQ is vanilla", sk.kernels.Preconditioned(IMQ, DenseMetric.of(jnp.eye(D))), IMQ),
+    limit(  # Q⁻¹ k(‖x − y‖²_Q) with Q = cI is k(c r²) / c: bandwidth h / c, and the step divided by c
         "the metric cI is a narrower bandwidth and a shorter step",
         sk.kernels.Preconditioned(RBF, DenseMetric.of(4.0 * jnp.eye(D))),
         sk.kernels.Isotropic(sk.RBF(1.3 / 4.0)),
         1 / 4.0,
     ),
-    Limit(
+    limit(
         "a diagonal metric is a dense one",
         sk.kernels.Preconditioned(GRAPHICAL, DiagonalMetric(jnp.array([0.5, 1.0, 2.0]))),
         sk.kernels.Preconditioned(GRAPHICAL, DenseMetric.of(jnp.diag(jnp.array([0.25, 1.0, 4.0])))),
     ),
-    Limit("one anchor is the constant kernel", copies(1), sk.kernels.Preconditioned(RBF, METRIC)),
-    Limit("m identical anchors are the constant kernel / m", copies(5), sk.kernels.Preconditioned(RBF, METRIC), 1 / 5),
-    Limit("one block is isotropic", sk.Graphical(sk.RBF(1.3), [[2, 0, 1]]), RBF),
-    Limit("blocks that see all are isotropic", sk.Graphical(sk.RBF(1.3), [[0], [1, 2]], [[1, 2], [0]]), RBF),
-    Limit("one kernel for one block is that kernel", sk.kernels.PerBlock((GRAPHICAL,), (D,)), GRAPHICAL),
-    Limit(
+    limit("one anchor is the constant kernel", copies(1), sk.kernels.Preconditioned(RBF, METRIC)),
+    limit("m identical anchors are the constant kernel / m", copies(5), sk.kernels.Preconditioned(RBF, METRIC), 1 / 5),
+    limit("one block is isotropic", sk.Graphical(sk.RBF(1.3), [[2, 0, 1]]), RBF),
+    limit("blocks that see all are isotropic", sk.Graphical(sk.RBF(1.3), [[0], [1, 2]], [[1, 2], [0]]), RBF),
+    limit("one kernel for one block is that kernel", sk.kernels.PerBlock((GRAPHICAL,), (D,)), GRAPHICAL),
+    limit(
         "a kernel a block of the same bandwidth is graphical",
         sk.kernels.PerBlock((RBF, RBF), (1, 2)),
         sk.Graphical(sk.RBF(1.3), [[0], [1, 2]]),
     ),
-    Limit(
+    limit(
         "a metric a block is a metric in blocks around a graphical kernel",
         sk.kernels.PerBlock((sk.kernels.Preconditioned(RBF, FIRST), sk.kernels.Preconditioned(RBF, OTHERS)), (1, 2)),
         sk.kernels.Preconditioned(sk.Graphical(sk.RBF(1.3), [[0], [1, 2]]), BlocksMetric((FIRST, OTHERS))),
     ),
-    Limit("the weight 1 is vanilla", sk.kernels.Tilted(RBF, lambda x: jnp.zeros(())), RBF),
-    Limit(
+    limit("the weight 1 is vanilla", sk.kernels.Tilted(RBF, lambda x: jnp.zeros(())), RBF),
+    limit(
         "a constant weight c gives c²",
         sk.kernels.Tilted(GRAPHICAL, lambda x: jnp.log(jnp.full((), 3.0))),
         GRAPHICAL,
         9.0,
     ),
-    Limit("the identity map changes nothing", sk.kernels.Transformed(GRAPHICAL, lambda x: x), GRAPHICAL),
-    Limit("a translation changes nothing", sk.kernels.Transformed(RBF, lambda x: x + SHIFT), RBF),
-    Limit(
+    limit("the identity map changes nothing", sk.kernels.Transformed(GRAPHICAL, lambda x: x), GRAPHICAL),
+    limit("a translation changes nothing", sk.kernels.Transformed(RBF, lambda x: x + SHIFT), RBF),
+    limit(
         "a linear map is a metric",
         sk.kernels.Transformed(RBF, lambda x: MATRIX @ x),
         sk.kernels.Preconditioned(RBF, METRIC),
     ),
-    Limit(
+    limit(
         "the map Q^½ is the metric Q, around a kernel that is not radial",
         sk.kernels.Transformed(GRAPHICAL, lambda x: SYMMETRIC.root @ x),
         sk.kernels.Preconditioned(GRAPHICAL, SYMMETRIC),
@@ -119,11 +116,11 @@ LIMITS = [
 
 
 @pytest.mark.every(4)
-@pytest.mark.parametrize("case", LIMITS, ids=lambda case: case.name)
-def test_in_the_limit_one_kernel_is_another(case: Limit, key):
+@pytest.mark.parametrize(("kernel", "other", "factor"), LIMITS)
+def test_in_the_limit_one_kernel_is_another(kernel, other, factor, key):
     source = random_scored(key, N, D)
-    for actual, expected in zip(evaluated(case.kernel, source), evaluated(case.limit, source), strict=True):
-        assert_close(actual, case.factor * expected)
+    for actual, expected in zip(evaluated(kernel, source), evaluated(other, source), strict=True):
+        assert_close(actual, factor * expected)
 
 
 @pytest.mark.thorough

@@ -74,10 +74,9 @@ def test_tiles_of_any_size_give_the_same_sums(rows, columns):
 CASES = [
     ((130, 40), "RBF", "float32"),
     ((100, 130), "IMQ", "fast"),  # several chunks of coordinates, several blocks of the answer
-]
-MORE_CASES = [
     *[((200, 1), "RBF", precision) for precision in gpu_tiles.PRECISIONS],
-    *[((130, 40), kernel, precision) for kernel in ("RBF", "IMQ") for precision in gpu_tiles.PRECISIONS],
+    *[((130, 40), "RBF", precision) for precision in gpu_tiles.PRECISIONS if precision != "float32"],
+    *[((130, 40), "IMQ", precision) for precision in gpu_tiles.PRECISIONS],
     ((100, 130), "RBF", "fast"),
     ((100, 130), "IMQ", "float32"),
     ((40, 300), "RBF", "float32"),
@@ -86,11 +85,7 @@ MORE_CASES = [
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("shape", "kernel", "precision"),
-    [*CASES, *[pytest.param(*case, marks=pytest.mark.thorough) for case in MORE_CASES]],
-    ids=str,
-)
+@pytest.mark.parametrize(("shape", "kernel", "precision"), CASES, ids=str)
 def test_the_gpu_kernel_is_as_exact_as_it_promises(shape, kernel, precision):
     at, source = problem(*shape)
     adapted = KERNELS[kernel].adapt(source.points)

@@ -123,49 +123,47 @@ class Module(eqx.Module):
 A, B = jnp.array([0.5, 2.0]), jnp.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
 
 
-class SpaceCase(NamedTuple):
-    name: str
-    particle: Any
-    support: Any
-    expected: list[sk.targets.AbstractSupport]  # in the order of the leaves
+def space_case(name: str, particle, support, expected: list):
+    """With the supports in the order of the leaves."""
+    return pytest.param(particle, support, expected, id=name)
 
 
 SPACES = [
-    SpaceCase("dictionary", {"a": A, "b": B}, {"b": sk.simplex, "a": sk.positive}, [sk.positive, sk.simplex]),
-    SpaceCase(
+    space_case("dictionary", {"a": A, "b": B}, {"b": sk.simplex, "a": sk.positive}, [sk.positive, sk.simplex]),
+    space_case(
         "missing keys", {"a": A, "b": B, "c": A}, {"b": sk.simplex}, [sk.targets.real, sk.simplex, sk.targets.real]
     ),
-    SpaceCase("ordered dictionary", OrderedDict(b=B, a=A), {"a": sk.positive}, [sk.targets.real, sk.positive]),
-    SpaceCase("default dictionary", defaultdict(list, b=B, a=A), {"a": sk.positive}, [sk.positive, sk.targets.real]),
-    SpaceCase("list", [B, A, A], [sk.simplex, sk.positive, None], [sk.simplex, sk.positive, sk.targets.real]),
-    SpaceCase("namedtuple", Pair(A, B), Pair(sk.positive, sk.simplex), [sk.positive, sk.simplex]),
-    SpaceCase("module", Module(A, B), Module(sk.positive, sk.simplex), [sk.positive, sk.simplex]),
-    SpaceCase(
+    space_case("ordered dictionary", OrderedDict(b=B, a=A), {"a": sk.positive}, [sk.targets.real, sk.positive]),
+    space_case("default dictionary", defaultdict(list, b=B, a=A), {"a": sk.positive}, [sk.positive, sk.targets.real]),
+    space_case("list", [B, A, A], [sk.simplex, sk.positive, None], [sk.simplex, sk.positive, sk.targets.real]),
+    space_case("namedtuple", Pair(A, B), Pair(sk.positive, sk.simplex), [sk.positive, sk.simplex]),
+    space_case("module", Module(A, B), Module(sk.positive, sk.simplex), [sk.positive, sk.simplex]),
+    space_case(
         "subtree", {"a": {"x": A, "y": [A]}, "b": B}, {"a": sk.positive}, [sk.positive, sk.positive, sk.targets.real]
     ),
-    SpaceCase(
+    space_case(
         "nested", [{"a": A, "b": (A, B)}], [{"b": (sk.positive, None)}], [sk.targets.real, sk.positive, sk.targets.real]
     ),
-    SpaceCase("all of it", {"a": A, "b": [B, A]}, sk.positive, [sk.positive] * 3),
-    SpaceCase("bare array", B, sk.simplex, [sk.simplex]),
+    space_case("all of it", {"a": A, "b": [B, A]}, sk.positive, [sk.positive] * 3),
+    space_case("bare array", B, sk.simplex, [sk.simplex]),
 ]
-space_cases = pytest.mark.parametrize("case", SPACES, ids=lambda case: case.name)
+space_cases = pytest.mark.parametrize(("particle", "support", "expected"), SPACES)
 
 
 @space_cases
-def test_every_leaf_gets_the_support_beside_it(case):
-    supports = Space.of(case.particle, case.support).supports
-    assert len(supports) == len(case.expected)
-    assert all(actual is expected for actual, expected in zip(supports, case.expected, strict=True))
+def test_every_leaf_gets_the_support_beside_it(particle, support, expected):
+    supports = Space.of(particle, support).supports
+    assert len(supports) == len(expected)
+    assert all(actual is wanted for actual, wanted in zip(supports, expected, strict=True))
 
 
 @space_cases
-def test_a_particle_comes_back_from_its_vector(case):
-    space = Space.of(case.particle, case.support)
-    back = jax.jit(lambda particle: space.constrain(space.unconstrain(particle)))(case.particle)
-    assert jax.tree.structure(back) == jax.tree.structure(case.particle)
-    for actual, expected in zip(jax.tree.leaves(back), jax.tree.leaves(case.particle), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-13)
+def test_a_particle_comes_back_from_its_vector(particle, support, expected):
+    space = Space.of(particle, support)
+    back = jax.jit(lambda particle: space.constrain(space.unconstrain(particle)))(particle)
+    assert jax.tree.structure(back) == jax.tree.structure(particle)
+    for actual, leaf in zip(jax.tree.leaves(back), jax.tree.leaves(particle), strict=True):
+        np.testing.assert_allclose(actual, leaf, rtol=1e-13)
 
 
 def test_log_jacobian_of_a_space_is_the_sum_over_its_leaves(key):
