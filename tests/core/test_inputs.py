@@ -194,7 +194,7 @@ def test_a_score_exists_only_where_the_density_does():
     assert np.isnan(norms).all()
 
 
-# Kernels, and curvature of networks.
+# Kernels.
 
 
 @pytest.mark.parametrize("make", [sk.kernels.Tilted, sk.kernels.Transformed], ids=lambda make: make.__name__)
@@ -203,41 +203,6 @@ def test_a_scalar_kernel_is_taken_times_the_identity(make, as_installed):
     kernel = make(sk.RBF(1.0), function)
     assert eqx.tree_equal(kernel, make(sk.kernels.Isotropic(sk.RBF(1.0)), function))
     assert kernel(jnp.zeros(2), jnp.zeros(2)).shape == (2, 2)
-
-
-LAYER = eqx.nn.Linear(2, 1, key=jr.key(0))
-USES = {
-    "by calling it": lambda layer, x: layer(x),
-    "transposed": lambda layer, x: x @ layer.weight.T + layer.bias,
-    "by jnp.dot": lambda layer, x: jnp.dot(layer.weight, x) + layer.bias,
-}
-
-
-def curvature(use):
-    prior = sk.Posterior(lambda layer: -0.5 * jnp.sum(layer.weight**2), lambda layer, row: 0.0 * row[0], 1)
-    kfac = sk.KFAC(lambda layer, row: use(layer, row), sk.Gaussian())
-    layer = jax.tree.map(lambda leaf: leaf.astype(float) if eqx.is_inexact_array(leaf) else leaf, LAYER)
-    target = prior.bind(layer)
-    point = target.space.unconstrain(layer)
-    return jax.jit(lambda point: kfac(target, point, jnp.array([[1.0, 2.0]])).as_matrix())(point)
-
-
-def test_kfac_takes_a_layer_however_its_product_is_written():
-    expected = curvature(USES["by calling it"])
-    for name, use in USES.items():
-        np.testing.assert_allclose(curvature(use), expected, rtol=1e-12, err_msg=name)
-
-
-OTHER_USES = {
-    "reshaped": lambda layer, x: layer.weight.reshape(-1)[:1] * x[:1],
-    "summed": lambda layer, x: layer.weight.T.sum() * x[:1],
-}
-
-
-@pytest.mark.parametrize("name", OTHER_USES)
-def test_kfac_says_which_uses_of_weights_it_can_follow(name):
-    with pytest.raises(ValueError, match=r"`KFAC` cannot follow `weight`.*`x @ weight.T`.*`Fisher"):
-        curvature(OTHER_USES[name])
 
 
 # Keys.

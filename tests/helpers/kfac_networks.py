@@ -126,10 +126,10 @@ def tokens_slow(net, x, calls):
 
 
 def written_out_fast(net, x):
-    """By products, einsum and transposes, under `jit` and `checkpoint`, over two mapped axes."""
+    """By products, `dot`, einsum and transposes, under `jit` and `checkpoint`, over two mapped axes."""
     hidden = jax.checkpoint(lambda rows: jnp.tanh(rows @ net.first.weight.T + net.first.bias[None]))(x)
-    mixed = eqx.filter_jit(lambda weight, rows: jnp.einsum("oi,ti->to", weight, rows))(net.second.weight, hidden)
-    return jnp.mean(mixed, axis=0)
+    mixed = eqx.filter_jit(lambda weight, rows: jnp.einsum("oi,ti->to", weight, rows))(net.second.weight, hidden[:2])
+    return (jnp.sum(mixed, axis=0) + jnp.dot(net.second.weight, hidden[2])) / 3
 
 
 def written_out_slow(net, x, calls):

@@ -164,6 +164,7 @@ SQUARE = Case("square", sk.Gaussian(), None, (3, 3, 3))
 
 UNFOLLOWED = {
     "reshaped": (lambda a, b, x: b(a.weight.reshape(-1)[:3] * x), "the operation `reshape`"),
+    "summed": (lambda a, b, x: b(a.weight.T.sum() * x), "the operation"),
     "normalised": (lambda a, b, x: b((a.weight / jnp.linalg.norm(a.weight)) @ x), "the operation"),
     "transposed as if outputs were inputs": (lambda a, b, x: b(a.weight.T @ x), "as if outputs were inputs"),
     "weights with weights": (lambda a, b, x: (a.weight @ b.weight) @ x, "multiplies weights with weights"),
