@@ -2,32 +2,28 @@
 
 import io
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from steinkern.core import progress
 
-
-class Notebook:
-    """What IPython looks like inside a notebook's kernel."""
-
-    @staticmethod
-    def get_ipython():
-        return type("ZMQInteractiveShell", (), {})()
+NOTEBOOK = SimpleNamespace(get_ipython=type("ZMQInteractiveShell", (), {}))
+"""What IPython looks like inside a notebook's kernel."""
 
 
 def test_a_bar_is_shown_where_a_person_looks(monkeypatch):
     monkeypatch.setattr("sys.stderr", io.StringIO())  # no terminal
     assert progress.progress_bar(10).disable
     assert not progress.progress_bar(10, wanted=True).disable
-    monkeypatch.setitem(progress.sys.modules, "IPython", Notebook)
+    monkeypatch.setitem(progress.sys.modules, "IPython", NOTEBOOK)
     assert not progress.progress_bar(10).disable
     assert progress.progress_bar(10, wanted=False).disable
 
 
 def test_a_notebook_without_widgets_gets_a_bar_of_text_and_no_warning(monkeypatch, recwarn):
     monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setitem(progress.sys.modules, "IPython", Notebook)
+    monkeypatch.setitem(progress.sys.modules, "IPython", NOTEBOOK)
     assert type(progress.progress_bar(10)) is progress.tqdm
     assert not recwarn.list
 

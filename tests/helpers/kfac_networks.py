@@ -116,10 +116,6 @@ Linear = partial(partial, eqx.nn.Linear)
 TOKENS = partial(Pair, Linear(3, 4), Linear(4, 2, use_bias=False))
 
 
-def tokens_fast(net, x):
-    return net.second(jnp.mean(jnp.tanh(jax.vmap(net.first)(x)), axis=0))
-
-
 def tokens_slow(net, x, calls):
     hidden = [jnp.tanh(calls.layer("first", net.first, row)) for row in x]
     return calls.layer("second", net.second, sum(hidden) / len(hidden))
@@ -239,10 +235,6 @@ def convolutional(name: str, shape: tuple[int, ...], *arguments, mapped: bool = 
 ATTENTION = partial(Pair, partial(eqx.nn.MultiheadAttention, 2, 4, use_query_bias=True), Linear(4, 2))
 
 
-def attention_fast(net, x):
-    return net.second(jnp.mean(net.first(x, x, x), axis=0))
-
-
 def attention_slow(net, x, calls):
     layer = net.first
     projected = {
@@ -258,10 +250,6 @@ def attention_slow(net, x, calls):
             heads.append(sum(w * v[head] for w, v in zip(weights, projected["value_proj"], strict=True)))
         outputs.append(calls.layer("output_proj", layer.output_proj, jnp.concatenate(heads)))
     return calls.layer("second", net.second, sum(outputs) / len(outputs))
-
-
-def gru_fast(net, x):
-    return net.second(jax.lax.scan(lambda h, row: (net.first(row, h), None), jnp.zeros(2), x)[0])
 
 
 def gru_slow(net, x, calls):
@@ -303,14 +291,18 @@ def embedding(name: str) -> NetworkCase:
 PAIR = ("first", "second")
 RECURRENT = partial(Pair, Linear(5, 3), Linear(3, 2))
 NETWORKS = [
-    NetworkCase("vmap", TOKENS, tokens_fast, tokens_slow, (3, 3), PAIR),
+    NetworkCase("vmap", TOKENS, lambda net, x: net.second(jnp.mean(jnp.tanh(jax.vmap(net.first)(x)), axis=0)),
+                tokens_slow, (3, 3), PAIR),
     NetworkCase("scan", RECURRENT, scanned_fast, scanned_slow, (3, 2), PAIR),
     convolutional("conv2d", (2, 4, 3), 2, 2, 3, 2, stride=(2, 1), padding=((1, 0), (0, 1)), dilation=(1, 2)),
-    NetworkCase("attention", ATTENTION, attention_fast, attention_slow, (3, 4),
+    NetworkCase("attention", ATTENTION, lambda net, x: net.second(jnp.mean(net.first(x, x, x), axis=0)),
+                attention_slow, (3, 4),
                 ("query_proj", "key_proj", "value_proj", "output_proj", "second")),
     NetworkCase("repeated", partial(Pair, Linear(3, 3), Linear(3, 2)), repeated_fast, repeated_slow, (2, 3), PAIR),
     convolutional("conv2d in groups", (4, 3, 3), 2, 4, 4, 2, groups=2),
-    NetworkCase("gru", partial(Pair, partial(eqx.nn.GRUCell, 3, 2), Linear(2, 2)), gru_fast, gru_slow, (3, 3),
+    NetworkCase("gru", partial(Pair, partial(eqx.nn.GRUCell, 3, 2), Linear(2, 2)), 
+                lambda net, x: net.second(jax.lax.scan(lambda h, row: (net.first(row, h), None), jnp.zeros(2), x)[0]),
+                gru_slow, (3, 3),
                 ("ih", "hh", "second")),
     embedding("embedding"),
     NetworkCase("products, einsum, jit and checkpoint", TOKENS, written_out_fast, written_out_slow, (3, 3), PAIR),

@@ -19,25 +19,17 @@ def log_density(x):
     return -0.5 * jnp.sum(x**2)
 
 
-def log_likelihood(x, row):
-    return -0.5 * (row.astype(x.dtype) - x[0]) ** 2
-
-
 def with_data(x, data):
     return -0.5 * jnp.sum((x - jnp.mean(data.astype(x.dtype))) ** 2)
 
 
-POSTERIOR = sk.Posterior(log_density, log_likelihood, len(LABELS))
+POSTERIOR = sk.Posterior(log_density, lambda x, row: -0.5 * (row.astype(x.dtype) - x[0]) ** 2, len(LABELS))
 SAMPLER, KERNEL = sk.svgd(), sk.RBF(1.0)
 MIXTURE = sk.Hessian()
 
 
 def one_output(x, row):
     return x[:1]
-
-
-def two_outputs(x, row):
-    return x
 
 
 def times_row(x, row):
@@ -50,11 +42,6 @@ def fitted():
 
 def log_predictive(function, likelihood):
     return lambda value: fitted().predict(function, LABELS).log_density(likelihood, value)
-
-
-def anchored(value):
-    sampler = sk.matrix_svgd("mixture", MIXTURE, anchors=value)
-    return sampler.rule.anchors_for(jnp.asarray(POINTS))
 
 
 # The argument's name, a good value, and the call with another one in its place.
@@ -79,7 +66,7 @@ ARRAYS = {
     "data of scores": ("data", LABELS, lambda value: fitted().scores(value)),
     "data of predictions": ("data", LABELS, lambda value: fitted().predict(times_row, value).mean),
     "labels of Bernoulli": ("labels", LABELS, log_predictive(one_output, sk.Bernoulli())),
-    "labels of Categorical": ("labels", LABELS, log_predictive(two_outputs, sk.Categorical())),
+    "labels of Categorical": ("labels", LABELS, log_predictive(lambda x, row: x, sk.Categorical())),
     "labels of Gaussian": ("labels", LABELS, log_predictive(one_output, sk.Gaussian(1.0))),
     "data of BlackJAX": (
         "data", LABELS, lambda value: sk.as_blackjax(POSTERIOR, SAMPLER, value).init(jnp.asarray(POINTS)).position,
@@ -87,7 +74,9 @@ ARRAYS = {
     "position of BlackJAX": (
         "position", POINTS, lambda value: sk.as_blackjax(log_density, SAMPLER).init(value).inner.points,
     ),
-    "anchors": ("anchors", POINTS, anchored),
+    "anchors": ("anchors", POINTS, 
+        lambda value: sk.matrix_svgd("mixture", MIXTURE, anchors=value).rule.anchors_for(jnp.asarray(POINTS)),
+    ),
 }  # fmt: skip
 
 SLOW_ARRAYS = {

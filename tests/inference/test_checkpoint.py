@@ -44,15 +44,17 @@ STOPPED = [(case, dtype) for case in SAMPLERS for dtype, names in {"float64": RE
            if case.name in names]  # fmt: skip
 
 
-def in_default_set(case: SamplerCase, dtype: str) -> bool:
-    """One plain sampler in single precision, and one whose kernel rule keeps a state."""
-    return (case.name, dtype) in (("svgd, rbf", "float32"), ("mixture, anchors given, diagonal, decayed", "float64"))
+IN_DEFAULT_SET = {("svgd, rbf", "float32"), ("mixture, anchors given, diagonal, decayed", "float64")}
+"""One plain sampler in single precision, and one whose kernel rule keeps a state."""
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("case", "dtype"),
-    [pytest.param(*one, marks=[] if in_default_set(*one) else pytest.mark.thorough) for one in STOPPED],
+    [
+        pytest.param(case, dtype, marks=[] if (case.name, dtype) in IN_DEFAULT_SET else pytest.mark.thorough)
+        for case, dtype in STOPPED
+    ],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_a_run_that_died_goes_on_bit_for_bit(case: SamplerCase, dtype, tmp_path):

@@ -53,13 +53,17 @@ def gamma():
     return pm.Gamma("x", 3.0, 1.0)
 
 
+def model_of(variable):
+    with pm.Model() as model:
+        variable()
+    return model
+
+
 @pytest.mark.parametrize(
     ("variable", "mean"), [(gamma, 3.0), (lambda: pm.Exponential("x", 1.0), 1.0)], ids=["gamma", "exponential"]
 )
 def test_constrained_variables_have_the_right_mean(variable, mean, key):
-    with pm.Model() as model:
-        variable()
-    target = from_model(model)
+    target = from_model(model_of(variable))
     result = sk.fit(key, target, sk.svgd(), target.prior(key, 50), num_steps=500)
     # Without the log-Jacobian the means would be 2 and 0.
     assert float(result.particles["x"].mean()) == pytest.approx(mean, abs=0.04)
@@ -175,9 +179,7 @@ def test_deterministics_observations_and_predictive_draws_have_their_names(targe
 
 
 def test_first_particles_are_draws_from_the_prior(key):
-    with pm.Model() as model:
-        gamma()
-    draws = np.asarray(from_model(model).prior(key, 500)["x"])
+    draws = np.asarray(from_model(model_of(gamma)).prior(key, 500)["x"])
     assert stats.kstest(draws, stats.gamma(3).cdf).pvalue > 1e-3
 
 
@@ -198,17 +200,13 @@ def test_models_that_cannot_be_targets_are_refused_in_one_line():
 
 
 def test_particles_outside_the_support_are_refused_by_name(key):
-    with pm.Model() as model:
-        gamma()
     with pytest.raises(ValueError, match="x has values outside what the model allows"):
-        sk.fit(key, from_model(model), sk.svgd(), {"x": jnp.array([1.0, -1.0])}, num_steps=1)
+        sk.fit(key, from_model(model_of(gamma)), sk.svgd(), {"x": jnp.array([1.0, -1.0])}, num_steps=1)
 
 
 def test_shares_that_were_rounded_to_single_precision_are_inside_their_support():
-    with pm.Model() as model:
-        pm.Dirichlet("p", np.ones(3))
     shares = np.random.default_rng(0).dirichlet(np.ones(3), 40).astype(np.float32).astype(float)
-    space = from_model(model).space
+    space = from_model(model_of(lambda: pm.Dirichlet("p", np.ones(3)))).space
     space.check({"p": shares})
     with pytest.raises(ValueError, match="p has values outside what the model allows"):
         space.check({"p": 1.0001 * shares})

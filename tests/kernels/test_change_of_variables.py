@@ -77,10 +77,6 @@ def there_and_back(base, change: Map, points, step, num_steps):
     return jax.vmap(change.back)(image)
 
 
-def first_particles(key):
-    return jr.normal(key, (N, D))
-
-
 RADIAL = sk.kernels.Isotropic(sk.RBF(0.8))
 ROOT = DenseMetric(MATRIX, jnp.linalg.inv(MATRIX), 2 * jnp.linalg.slogdet(MATRIX)[1])
 COORDINATES = sk.Graphical.coordinatewise(sk.IMQ(0.8), D)
@@ -107,7 +103,7 @@ COORDINATES = sk.Graphical.coordinatewise(sk.IMQ(0.8), D)
     ],
 )
 def test_a_linear_map_takes_one_trajectory_to_the_other_at_any_step_size(base, kernel, key):
-    points, step = first_particles(key), jnp.asarray(0.3)
+    points, step = jr.normal(key, (N, D)), jnp.asarray(0.3)
     for num_steps in map(jnp.asarray, (1, 10, 300)):
         direct = transported(log_density, kernel, points, step, num_steps)
         expected = there_and_back(base, LINEAR, points, step, num_steps)
@@ -118,7 +114,7 @@ BENT = sk.kernels.Transformed(RADIAL, bend)
 
 
 def test_the_velocity_of_a_nonlinear_map_is_that_of_its_image_brought_back(key):
-    points = first_particles(key)
+    points = jr.normal(key, (N, D))
 
     @jax.jit
     def both(points):
@@ -144,5 +140,5 @@ def gap(points, step, num_steps):
 
 @pytest.mark.thorough
 def test_the_gap_at_a_fixed_time_of_a_nonlinear_map_halves_with_the_step(key):
-    points = first_particles(key)
+    points = jr.normal(key, (N, D))
     assert 1.9 < gap(points, 0.01, 100) / gap(points, 0.005, 200) < 2.1

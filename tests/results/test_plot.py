@@ -18,11 +18,6 @@ def log_gaussian(x):
     return -0.5 * jnp.sum(x**2)
 
 
-def is_picture(path):
-    content = path.read_bytes()
-    return content.startswith(PNG) and 2_000 < len(content) < 300_000
-
-
 def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # makes `import matplotlib` fail
     with pytest.raises(ImportError, match=re.escape(install_command("plot"))):
@@ -47,7 +42,9 @@ def test_density_figure_counts_the_particles_outside(tmp_path):
     assert axes.get_xlim() == (-3.0, 3.0)
     assert axes.get_ylim() == (-2.0, 2.0)
     assert [text.get_text() for text in axes.texts] == ["2 outside"]
-    assert is_picture(plot.save(figure, tmp_path / "density.png"))
+    content = plot.save(figure, tmp_path / "density.png").read_bytes()
+    assert content.startswith(PNG)
+    assert 2_000 < len(content) < 300_000
 
 
 def test_the_shades_hold_the_stated_shares_of_the_mass():

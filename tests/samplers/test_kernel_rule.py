@@ -16,6 +16,7 @@ BASE = sk.kernels.Isotropic(sk.RBF(1.3))
 ADAPTIVE = sk.kernels.Isotropic(sk.RBF())
 DAMPING = 0.1
 NUM_STEPS = 6
+GIVEN = jnp.array([[0.5, -1.0], [2.0, 0.3]])
 
 
 def log_density(x):
@@ -194,16 +195,12 @@ def test_root_is_symmetric_just_where_rotations_do_not_cancel(kernel, symmetric,
     assert np.allclose(built.metric.root, built.metric.root.T, rtol=1e-12) == symmetric
 
 
-def given_anchors(points):
-    return jnp.array([[0.5, -1.0], [2.0, 0.3]])
-
-
 @pytest.mark.parametrize(
     ("anchors", "places"),
     [
         pytest.param(None, lambda points: points, id="all particles"),
         pytest.param(3, lambda points: points[:3], id="the first three"),
-        pytest.param(given_anchors(None), given_anchors, id="given points"),
+        pytest.param(GIVEN, lambda points: GIVEN, id="given points"),
     ],
 )
 @pytest.mark.parametrize("shrinkage", [0.0, 0.5, 1.0])

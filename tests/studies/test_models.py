@@ -157,12 +157,11 @@ def test_the_logistic_posterior_is_scipys_up_to_a_constant(key):
 PRECISION, MODE = jnp.array([[2.0, 0.4], [0.4, 1.0]]), jnp.array([1.0, -0.5])
 
 
-def log_density(x):
-    return -0.5 * jnp.vdot(x - MODE, PRECISION @ (x - MODE))
-
-
 def run(optimizer, points, num_steps: int):
-    target, sampler = sk.LogDensity(log_density).bind(MODE), sk.ensemble(optimizer)
+    target, sampler = (
+        sk.LogDensity(lambda x: -0.5 * jnp.vdot(x - MODE, PRECISION @ (x - MODE))).bind(MODE),
+        sk.ensemble(optimizer),
+    )
 
     @jax.jit
     def walk(points):

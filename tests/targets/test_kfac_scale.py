@@ -1,5 +1,7 @@
 """Curvature that scales: labels drawn from the model, large factors in blocks, and metrics in single precision."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -22,10 +24,8 @@ KNOWN = Case("tanh and known noise", sk.Gaussian(0.7), jnp.tanh)
 
 
 def options(case: Case, **keywords):
-    def curvature(point, data):
-        return measured(case.output, case.likelihood, case.target, point, data, **keywords)
-
-    return curvature
+    """The curvature of a case with these options, of a point and data."""
+    return partial(measured, case.output, case.likelihood, case.target, **keywords)
 
 
 @cases(RELU, NOISY, BINARY, KNOWN, default=2)

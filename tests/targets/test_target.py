@@ -137,10 +137,7 @@ def test_data_that_fit_are_accepted(key):
 
 
 def test_a_plain_function_is_a_log_density_and_a_target_is_itself():
-    def function(x):
-        return -jnp.sum(x**2)
-
-    assert as_target(function).function is function
+    assert as_target(log_prior).function is log_prior
     assert as_target(POSTERIOR) is POSTERIOR
 
 
