@@ -5,7 +5,6 @@ ordinary run takes 25 cases of each kind, `make test-thorough` hundreds, and `ma
 """
 
 import os
-import warnings
 from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
@@ -179,12 +178,10 @@ def check(case: Case) -> str:
         with np.errstate(over="ignore"):
             arguments = {"target": TARGETS[target], "data": np.array([case.scale, case.shift]).astype(dtype)}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", sk.SteinWarning)
-            result = sk.fit(
-                jr.key(case.seed), sampler=SAMPLERS[name](case.number, d), particles=particles,
-                num_steps=case.num_steps, throw=False, **arguments, **case.options,
-            )  # fmt: skip
+        result = sk.fit(
+            jr.key(case.seed), sampler=SAMPLERS[name](case.number, d), particles=particles,
+            num_steps=case.num_steps, throw=False, **arguments, **case.options,
+        )  # fmt: skip
     except ValueError as error:
         return refused(error)
     assert result.points.shape == (n, d)
@@ -199,12 +196,14 @@ def check(case: Case) -> str:
 
 
 @pytest.mark.usefixtures("as_installed")
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 @numbers_of_cases(thorough=200, soak=2000, slow="25 fits of whatever can be asked for")
 def test_a_fit_ends_finite_or_says_why(examples):
     fuzz(check, cases(FEW_PROGRAMS if examples < 2000 else PROGRAMS), examples)
 
 
 @pytest.mark.usefixtures("as_installed")
+@pytest.mark.filterwarnings("ignore::steinkern.SteinWarning")
 @pytest.mark.parametrize(
     ("change", "outcome"),
     [

@@ -10,12 +10,9 @@ import numpy as np
 import steinkern as sk
 from steinkern.core.particles import Scored
 from steinkern.kernels.radial import radial_divergence, radial_velocity
+from tests.helpers.two_processes import log_density
 
 N, D = 64, 3
-
-
-def log_density(x):
-    return -0.5 * jnp.sum(jnp.arange(1.0, D + 1, dtype=x.dtype) * (x - 1) ** 2)
 
 
 def relative(found, truth) -> float:

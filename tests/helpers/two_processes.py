@@ -23,7 +23,7 @@ SAMPLER = sk.svgd()
 
 
 def log_density(x):
-    return -0.5 * jnp.sum(jnp.arange(1.0, D + 1, dtype=x.dtype) * (x - 1) ** 2)
+    return -0.5 * jnp.sum(jnp.arange(1.0, x.size + 1, dtype=x.dtype) * (x - 1) ** 2)
 
 
 def start():

@@ -268,10 +268,6 @@ def fixed(y):
     numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y)
 
 
-def point():
-    numpyro.sample("spike", dist.Delta(1.0))
-
-
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
@@ -279,7 +275,7 @@ def point():
         (local, (np.zeros(4),), r"latent site 'centre' inside the subsampled plate 'rows': .*`subsample_size`"),
         (fixed, (np.zeros(3),), r"at least one latent site, got none"),
         ("model.py", (), r"`model` must be a NumPyro model.* got .model.py. of type str"),
-        (point, (), r"'spike' is a `Delta`: use `numpyro.deterministic`"),
+        (lambda: numpyro.sample("spike", dist.Delta(1.0)), (), r"'spike' is a `Delta`: use `numpyro.deterministic`"),
     ],
 )
 def test_models_that_cannot_be_targets_are_refused_in_one_line(model, arguments, message):

@@ -239,10 +239,10 @@ def test_axes_labels_and_log_likelihoods_reach_arviz(key):
     np.testing.assert_allclose(data["log_likelihood"]["y"].sel(school="B").values[0], expected, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore")  # PyMC's, that it imputes
 def test_missing_entries_are_free_and_the_whole_variable_is_a_site(key):
     y = np.array([np.nan, 0.5, np.nan, -1.0])
-    with pm.Model() as model, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyMC's, that it imputes
+    with pm.Model() as model:
         pm.Normal("y", pm.Normal("centre", 0.0, 1.0), 1.0, observed=y)
     target = from_model(model)
     result = sk.fit(key, target, sk.ensemble(1e-6), target.prior(key, 5), num_steps=1)

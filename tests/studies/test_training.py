@@ -37,18 +37,13 @@ def measure(points):
 
 
 @eqx.filter_jit
-def start(key, sampler, points):
-    return sampler.init(TARGET, points, draw(key))
-
-
-@eqx.filter_jit
 def step(key, sampler, state, t):
     batch_key, sampler_key = jr.split(jr.fold_in(key, t))
     return sampler.step(sampler_key, state, TARGET, draw(batch_key))[0]
 
 
 def by_hand(key, sampler, points, checkpoints) -> dict[str, np.ndarray]:
-    state, recorded = start(key, sampler, points), []
+    state, recorded = eqx.filter_jit(sampler.init)(TARGET, points, draw(key)), []
     for t in range(max(checkpoints)):
         state = step(key, sampler, state, jnp.asarray(t))
         if t + 1 in checkpoints:
