@@ -106,6 +106,17 @@ def best_of(*calls: Callable[[], Any], seconds: float = 2.0, most: int = 5) -> l
     return [min(times) for times in zip(*rounds, strict=True)]
 
 
+def gigabytes_of(compiled: Any) -> float:
+    """What a compiled program needs on a device: arguments, results and everything between, by XLA's account."""
+    memory = compiled.memory_analysis()
+    return sum(getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")) / 1e9
+
+
+def relative_error(answer: np.ndarray, truth: np.ndarray) -> float:
+    """The largest difference over the largest entry."""
+    return float(np.max(np.abs(answer - truth)) / np.max(np.abs(truth)))
+
+
 def combined(answers: Sequence[list[Row]]) -> list[Row]:
     """The rows of several processes: the best value, the standard error of single ones, and how many there are."""
     if len(answers) == 1:

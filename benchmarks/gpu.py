@@ -22,7 +22,7 @@ from steinkern.core.particles import Scored
 from steinkern.kernels.radial import gpu, gpu_tiles, radial_velocity
 from steinkern.linalg.metrics import DenseMetric
 
-from .bench import Answer, Benchmark, Row, best_of
+from .bench import Answer, Benchmark, Row, best_of, gigabytes_of, relative_error
 
 TILES = [(128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 2), (128, 128, 8, 3)]
 WIDE_TILES = [(64, 32, 4, 2), (64, 64, 4, 1), (64, 64, 4, 2), (128, 32, 8, 2), (128, 64, 8, 1), (128, 64, 8, 2)]
@@ -54,11 +54,9 @@ def reference(kernel: Any, source: Scored, rows: np.ndarray) -> np.ndarray:
 def measured(function: Any, *arguments: Any) -> tuple[dict[str, float], Any]:
     """Milliseconds of the best of a few calls, gigabytes by XLA's account, and the answer."""
     compiled = jax.jit(function).lower(*arguments).compile()
-    memory = compiled.memory_analysis()
-    gigabytes = sum(getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")) / 1e9
     answer = jax.block_until_ready(compiled(*arguments))
     seconds = best_of(lambda: compiled(*arguments), seconds=1.0, most=20)[0]  # an idle GPU takes a while to clock up
-    return {"milliseconds": 1e3 * seconds, "gigabytes": gigabytes}, answer
+    return {"milliseconds": 1e3 * seconds, "gigabytes": gigabytes_of(compiled)}, answer
 
 
 def ways(kernel: Any, n: int) -> dict[str, Callable[[Any], Any]]:
@@ -84,7 +82,7 @@ def run_kernel(case: str, method: str) -> list[Row]:
         for metric, array, truth in zip(
             ("relative_error", "relative_error_at_rest"), (answer, jax.jit(way)(rest)), truths, strict=True
         ):
-            numbers[metric] = relative(np.asarray(array)[some], truth)
+            numbers[metric] = relative_error(np.asarray(array)[some], truth)
         rows += [Row(case, f"{method}-{name}", metric, value) for metric, value in numbers.items()]
     return rows
 
@@ -107,9 +105,7 @@ def run_matrix(case: str) -> list[Row]:
     }
     rows = []
     for method, kernel in kernels.items():
-        numbers, _ = measured(
-            lambda kernel, source: kernel.adapt(source.points).velocity(source.points, source), kernel, source
-        )
+        numbers, _ = measured(velocity, kernel, source)
         rows += [Row(case, method, metric, value) for metric, value in numbers.items()]
     return rows
 
@@ -138,10 +134,6 @@ def run_tiles(case: str, method: str, options: Namespace) -> Answer:
 def size_of(case: str) -> tuple[int, int]:
     n, d = (int(part.partition("=")[2]) for part in case.split(","))
     return n, d
-
-
-def relative(answer: np.ndarray, truth: np.ndarray) -> float:
-    return float(np.max(np.abs(answer - truth)) / np.max(np.abs(truth)))
 
 
 WIDTHS = [f"n=65536,d={d}" for d in (50, 10, 100, 200, 512)]

@@ -19,7 +19,7 @@ import steinkern as sk
 from steinkern.core.particles import Scored
 from steinkern.kernels.radial import radial_velocity
 
-from .bench import Answer, Benchmark, Row
+from .bench import Answer, Benchmark, Row, gigabytes_of, relative_error
 
 DEVICES = (1, 2, 4, 8)
 D = 50
@@ -39,11 +39,10 @@ def gigabytes(n: int, devices: int) -> float:
     rows = jax.ShapeDtypeStruct((n, D), jnp.float32, sharding=sharding)
     weights = jax.ShapeDtypeStruct((n,), jnp.float32, sharding=sharding)
     with jax.set_mesh(mesh):
-        memory = jax.jit(velocity).lower(rows, rows, weights).compile().memory_analysis()
-    return sum(getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")) / 1e9
+        return gigabytes_of(jax.jit(velocity).lower(rows, rows, weights).compile())
 
 
-def relative_error(n: int, devices: int) -> float:
+def error_of(n: int, devices: int) -> float:
     """Of a velocity in float64 against one device, over its largest entry."""
     mesh = sk.device_mesh(jax.devices()[:devices])
     sharding = NamedSharding(mesh, PartitionSpec("particles"))
@@ -52,14 +51,13 @@ def relative_error(n: int, devices: int) -> float:
     with jax.set_mesh(mesh):
         spread = jax.jit(velocity)(*(jax.device_put(array, sharding) for array in arrays))
     assert spread.sharding.is_equivalent_to(sharding, 2)
-    truth = np.asarray(jax.jit(velocity)(*arrays))
-    return float(np.max(np.abs(np.asarray(spread) - truth)) / np.max(np.abs(truth)))
+    return relative_error(np.asarray(spread), np.asarray(jax.jit(velocity)(*arrays)))
 
 
 def run(case: str, method: str, options: Namespace) -> Answer:
     """Memory and error."""
     n, _, devices = (int(part.split("=")[1]) for part in case.split(",")[1:])
-    numbers = {"gigabytes": gigabytes(n, devices), "relative_error": relative_error(n // COMPARED, devices)}
+    numbers = {"gigabytes": gigabytes(n, devices), "relative_error": error_of(n // COMPARED, devices)}
     return Answer([Row(case, method, metric, value) for metric, value in numbers.items()])
 
 
