@@ -187,33 +187,23 @@ def test_a_directory_gets_the_particles_the_result_and_the_page(vector, tmp_path
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")  # ArviZ announces its successor, NumPyro its own future
-def test_a_numpyro_model_in_a_directory_is_there_for_arviz(file, tmp_path):
+@pytest.mark.parametrize(("out", "written"), [("run", "run/posterior.nc"), ("p.nc", "p.nc")])
+def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(out, written, file, tmp_path):
     pytest.importorskip("numpyro")
     pytest.importorskip("h5py")
-    command = ["sample", f"{file}:model", *FEW, "--out", str(tmp_path), "--method", "vanilla"]
+    xarray = pytest.importorskip("xarray")
+    command = ["sample", f"{file}:model", *FEW, "--out", str(tmp_path / out), "--method", "vanilla"]
     assert invoke(*command).exit_code == 0
     done = invoke(*command, "--restart")
     assert done.exit_code == 0, done.output
-    assert f"ArviZ: {tmp_path / 'posterior.nc'}\n" in done.output
-    xarray = pytest.importorskip("xarray")
-    for group in ("posterior", "posterior_predictive", "log_likelihood"):
-        with xarray.open_dataset(tmp_path / "posterior.nc", group=group, engine="h5netcdf") as found:
-            assert found.sizes["draw"] == 6, group
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore")  # ArviZ announces its successor, NumPyro its own future
-def test_a_numpyro_model_becomes_arviz_data_with_its_predictive_draws(file, tmp_path):
-    pytest.importorskip("numpyro")
-    pytest.importorskip("h5py")
-    done = invoke("sample", f"{file}:model", *FEW, "--out", str(tmp_path / "p.nc"), "--method", "vanilla")
-    assert done.exit_code == 0, done.output
-    xarray = pytest.importorskip("xarray")
-    with xarray.open_dataset(tmp_path / "p.nc", group="posterior", engine="h5netcdf") as posterior:
-        assert posterior["mean"].shape == (1, 6)
-        np.testing.assert_allclose(posterior["twice"], 2 * posterior["mean"])
-    with xarray.open_dataset(tmp_path / "p.nc", group="posterior_predictive", engine="h5netcdf") as draws:
-        assert draws["y"].shape == (1, 6, 2)
+    assert f": {tmp_path / written}\n" in done.output
+    posterior, predictive, likelihood = (
+        xarray.load_dataset(tmp_path / written, group=group, engine="h5netcdf")
+        for group in ("posterior", "posterior_predictive", "log_likelihood")
+    )
+    assert posterior["mean"].shape == (1, 6)
+    np.testing.assert_allclose(posterior["twice"], 2 * posterior["mean"])
+    assert predictive["y"].shape == likelihood["y"].shape == (1, 6, 2)
 
 
 @pytest.mark.thorough

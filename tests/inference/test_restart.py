@@ -18,18 +18,6 @@ def log_gamma(parameters):
     return 2 * jnp.log(parameters["rate"]) - parameters["rate"]
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [sk.svgd(sk.RBF(jnp.asarray(1.0))), sk.matrix_svgd("mixture", sk.Hessian(), anchors=jnp.eye(2))],
-    ids=["bandwidth in an array", "anchors in an array"],
-)
-def test_sampler_that_holds_arrays_goes_on_where_it_stopped(sampler, key):
-    start = jr.normal(key, (5, 2))
-    half = sk.fit(jr.key(0), gaussian, sampler, start, num_steps=4)
-    whole = sk.fit(jr.key(0), gaussian, sampler, start, num_steps=8)
-    np.testing.assert_array_equal(sk.fit(jr.key(0), gaussian, sampler, half, num_steps=4).points, whole.points)
-
-
 def test_other_constraints_start_from_the_same_parameters(key):
     start = {"rate": jnp.exp(jr.normal(key, (20,)))}
     first = sk.fit(jr.key(0), sk.LogDensity(log_gamma, support=sk.positive), sk.svgd(), start, num_steps=100)
