@@ -10,11 +10,10 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
@@ -38,6 +37,7 @@ from .bench import (
 
 NAMES = {
     "whole": "whole",
+    "whole-gpu": "whole",
     "cpu": "cpu",
     "gpu": "gpu",
     "gpu-tiles": "gpu",
@@ -62,28 +62,13 @@ def load(name: str) -> Benchmark:
     return module_of(name).BENCHMARKS[name]
 
 
-def on_cpu(environment: Mapping[str, str]) -> bool:
-    """Whether JAX has no accelerator, asked in another process."""
-    command = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return run.stdout.strip() == "cpu"
+def selected(benchmark: Benchmark, cases: Sequence[str], methods: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs whose case and method match; all match where there are no patterns."""
 
+    def fits(name: str, patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in patterns or ("*",))
 
-def selected(
-    benchmark: Benchmark, cases: Sequence[str], methods: Sequence[str], environment: Mapping[str, str] = os.environ
-) -> list[tuple[str, str]]:
-    """The pairs whose case and method match; without patterns for cases, those that this machine is meant for."""
-    left_out = benchmark.on_gpu if benchmark.on_gpu and not cases and on_cpu(environment) else ()
-
-    def wanted(case: str, method: str) -> bool:
-        fits = any(fnmatchcase(case, pattern) for pattern in cases or ("*",))
-        return (
-            fits
-            and any(fnmatchcase(method, pattern) for pattern in methods or ("*",))
-            and not any(fnmatchcase(case, pattern) for pattern in left_out)
-        )
-
-    return [pair for pair in benchmark.pairs if wanted(*pair)]
+    return [(case, method) for case, method in benchmark.pairs if fits(case, cases) and fits(method, methods)]
 
 
 def measure_one(benchmark: Benchmark, options: Namespace) -> None:
@@ -167,7 +152,7 @@ def main() -> None:
     if options.one:
         measure_one(benchmark, options)
         return
-    pairs = selected(benchmark, options.cases, options.methods, inherited)
+    pairs = selected(benchmark, options.cases, options.methods)
     if options.list:
         print("\n".join(", ".join(pair) for pair in pairs))
         return

@@ -75,7 +75,6 @@ class Benchmark:
         settings: what the numbers depend on.
         precision: the dtype of a run without `--precision`.
         environment: variables of every process.
-        on_gpu: patterns of cases that are left out on a CPU unless they are asked for.
     """
 
     pairs: Sequence[tuple[str, str]]
@@ -86,7 +85,6 @@ class Benchmark:
     settings: Mapping[str, Any] = field(default_factory=dict)
     precision: str = "float32"
     environment: Mapping[str, str] = field(default_factory=dict)
-    on_gpu: Sequence[str] = ()
 
 
 def seconds_of(call: Callable[[], Any]) -> float:

@@ -175,10 +175,10 @@ def compared(rows: list[Row]) -> list[Row]:
     return made
 
 
-BENCHMARKS = {
-    "whole": Benchmark(
-        [(case, method) for case in (*DENSITIES, *MODELS) for method in ("sample", "nuts", "sample-threads")]
-        + [(case, "fit") for case in FITS],
+def benchmark(pairs: list[tuple[str, str]]) -> Benchmark:
+    """Of these calls."""
+    return Benchmark(
+        pairs,
         run,
         compared,
         ("first_seconds", "second_seconds", "steps_seconds", "over_steps", "first_over", "second_over"),
@@ -187,6 +187,12 @@ BENCHMARKS = {
             "seconds": "second calls are the best of up to five; of several processes the best",
             "over": "of `sample` over the calls of NUTS, of `fit` over those of the other version",
         },
-        on_gpu=("vanilla 65536x50", "vanilla 1048576x50", "* 784-*"),
     )
+
+
+CALLS = [(case, method) for case in (*DENSITIES, *MODELS) for method in ("sample", "nuts", "sample-threads")]
+LARGE = ("65536x50", "1048576x50", "784-400-400-10", "784-1000-200-10")
+BENCHMARKS = {
+    "whole": benchmark(CALLS + [(case, "fit") for case, fit in FITS.items() if fit.size not in LARGE]),
+    "whole-gpu": benchmark([(case, "fit") for case, fit in FITS.items() if fit.size in LARGE]),
 }
