@@ -5,7 +5,7 @@ BLAS its threads, which `sample` limits to one while it calls LAPACK for small m
 
 A fit of n steps is called twice, and so is one of k n steps. Their second calls, which compile nothing, take T(n) and
 T(k n) seconds, the best of a few where they are short. What `fit` does beside its steps is in both, so n steps alone
-take (T(k n) - T(n)) / (k - 1).
+take (T(k n) - T(n)) / (k - 1). `whole-gpu` has the fits that are too large for a CPU.
 
 Particles are of a Gaussian with standard deviations 1 to 2 and quartic tails. Networks have 10 particles, batches of
 128 of random data, and no TF32; their mixtures measure the curvature by KFAC every 5 steps and factorise it every 10.

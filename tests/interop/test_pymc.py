@@ -33,7 +33,7 @@ Y = np.array([0.3, -1.0, 2.0, 0.7])
 
 
 @pytest.fixture(scope="module")
-def model():
+def target():
     with pm.Model() as model:
         scale = pm.HalfNormal("scale", 1.0)
         pm.Dirichlet("weights", np.ones(3))
@@ -41,11 +41,6 @@ def model():
         cuts = pm.Normal("cuts", 0.0, 1.0, shape=2, transform=pm.distributions.transforms.ordered, initval=[-1, 1])
         pm.Deterministic("gap", cuts[1] - cuts[0])
         pm.Normal("y", cuts[0], scale, observed=Y)
-    return model
-
-
-@pytest.fixture(scope="module")
-def target(model):
     return from_model(model)
 
 

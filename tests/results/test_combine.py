@@ -1,5 +1,6 @@
 """Results put together and drawn from, and samplers in the shape of BlackJAX's."""
 
+from functools import partial
 from importlib.resources import files
 
 import jax
@@ -118,11 +119,8 @@ POSTERIOR = sk.Posterior(
 def test_steps_by_fold_in_are_those_of_fit(target, sampler, data, batch_size, key):
     algorithm = sk.as_blackjax(target, sampler, data, batch_size=batch_size)
 
-    @jax.jit
-    def run(state):
-        return jax.lax.scan(lambda state, t: algorithm.step(jr.fold_in(key, t), state), state, jnp.arange(6))
-
-    state, infos = run(algorithm.init(start(0)))
+    run = jax.jit(partial(jax.lax.scan, lambda state, t: algorithm.step(jr.fold_in(key, t), state)))
+    state, infos = run(algorithm.init(start(0)), jnp.arange(6))
     result = sk.fit(key, target, sampler, start(0), data, num_steps=6, batch_size=batch_size)
     for name in ("mean", "scale"):
         np.testing.assert_allclose(state.position[name], result.particles[name], rtol=1e-10)

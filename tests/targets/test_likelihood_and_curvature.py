@@ -237,10 +237,7 @@ def test_diagonal_of_a_hessian_is_exact_beyond_one_batch_of_directions(key):
     def function(x):
         return jnp.sum(jnp.sin(scale * x)) + jnp.sum(x[1:] * x[:-1] ** 2)
 
-    @jax.jit
-    def both(x):
-        return hessian_diagonal(function, x), jnp.diagonal(jax.hessian(function)(x))
-
+    both = jax.jit(lambda x: (hessian_diagonal(function, x), jnp.diagonal(jax.hessian(function)(x))))
     np.testing.assert_allclose(*both(scale - 0.5), rtol=1e-10, atol=1e-12)
 
 
