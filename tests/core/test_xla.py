@@ -71,6 +71,27 @@ def test_programs_that_factorise_small_matrices_alone_are_told_from_others(funct
     assert _xla.has_small_matrices(jax.make_jaxpr(function)(jnp.zeros(shape))) is expected
 
 
+def until_large(x):
+    return jax.lax.while_loop(lambda y: y < 10, lambda y: 2 * y, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (until_large, True),
+        (jax.jit(until_large), True),
+        (lambda x: jax.lax.scan(lambda c, _: (until_large(c), None), x, None, length=2)[0], True),
+        (lambda x: jax.lax.cond(x > 0, until_large, jnp.negative, x), True),
+        (lambda x: jax.lax.fori_loop(0, 5, lambda _, y: 2 * y, x), False),
+        (lambda x: jax.lax.scan(lambda c, _: (2 * c, None), x, None, length=2)[0], False),
+    ],
+)
+def test_on_a_cpu_points_whose_loops_differ_in_length_are_mapped_in_series(monkeypatch, function, expected):
+    for device in ("cpu", "gpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda device=device: device)
+        assert _xla.is_faster_in_series(function, jnp.ones(())) is (expected and device == "cpu")
+
+
 @pytest.mark.parametrize("name", ["cholesky", "det", "eigh", "eigvals", "inv", "pinv", "qr", "slogdet", "svd"])
 def test_every_factorisation_of_jax_is_known(name):
     assert _xla.has_small_matrices(jax.make_jaxpr(getattr(jnp.linalg, name))(jnp.eye(4)))

@@ -32,20 +32,31 @@ to 50 × 50, a third in inverses from 128 × 128 on, a tenth in a Cholesky of 51
 
 def has_small_matrices(jaxpr: Any) -> bool:
     """Whether a program calls LAPACK, and for small matrices alone; a jaxpr, or a closed one."""
-    sizes = list(_lapack_sizes(getattr(jaxpr, "jaxpr", jaxpr)))
+    calls = (equation.invars for equation in _equations(jaxpr) if equation.primitive.name in _LAPACK)
+    shapes = [operand.aval.shape for operands in calls for operand in operands]
+    sizes = [shape[-1] * shape[-2] for shape in shapes if len(shape) > 1]
     return bool(sizes) and max(sizes) <= _MAX_SMALL
 
 
-def _lapack_sizes(jaxpr: Any) -> Iterator[int]:
-    """The largest operand of each call of LAPACK: the number of entries of one matrix of the batch."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in _LAPACK:
-            shapes = [operand.aval.shape for operand in equation.invars]
-            yield max(shape[-1] * shape[-2] for shape in shapes if len(shape) > 1)
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr, or of a closed one, and of those inside it."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield equation
         for leaf in jax.tree.leaves(equation.params):
-            inner = getattr(leaf, "jaxpr", leaf)
-            if hasattr(inner, "eqns"):
-                yield from _lapack_sizes(inner)
+            if hasattr(getattr(leaf, "jaxpr", leaf), "eqns"):
+                yield from _equations(leaf)
+
+
+def is_faster_in_series(program: Callable[..., Any], *args: Any) -> bool:
+    """Whether a program is mapped faster over points one after the other: on a CPU, if it has a loop of unknown length.
+
+    Together all points wait for the one whose loop is the longest, and each turn of it copies their numbers. The
+    gradients of an `odeint` at 100 points take 8.6 ms together and 4.5 ms one after the other, those of a smaller one
+    1.65 and 0.74 ms; Hessians 570 and 77 ms, 131 and 27 ms (jax 0.12).
+    """
+    if jax.default_backend() != "cpu":
+        return False
+    return any(equation.primitive.name == "while" for equation in _equations(jax.make_jaxpr(program)(*args)))
 
 
 _lock = threading.Lock()

@@ -95,7 +95,7 @@ class Hamiltonian(AbstractSampler):
     @staticmethod
     def init(target: BoundTarget, points: Points, batch: Batch = None) -> ChainState:
         """The state before the first transition. It does not depend on the metric or the step size."""
-        values, scores = _values_and_scores(target, points, batch)
+        values, scores = target.values_and_scores(points, batch)
         return ChainState(
             points, values, scores, jnp.zeros_like(values), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
         )
@@ -148,7 +148,7 @@ class Hamiltonian(AbstractSampler):
             moves = (energy_gain(momenta, values) > -_DIVERGED)[:, None]
             halfway = momenta + steps / 2 * pull(scores)
             points = jnp.where(moves, points + push_back(steps * halfway), state.points)
-            values, scores = _values_and_scores(target, points, batch)
+            values, scores = target.values_and_scores(points, batch)
             return points, jnp.where(moves, halfway + steps / 2 * pull(scores), jnp.inf), values, scores
 
         first = (state.points, noise.momenta, state.log_densities, state.scores)
@@ -171,7 +171,7 @@ class Hamiltonian(AbstractSampler):
         table = _table(state.points, state.log_densities, state.scores)  # one array: one gather, one scatter
         here, plus, minus = table.at[noise.rows].get(mode="promise_in_bounds")
         points = here[:, :d] + plus[:, :d] - minus[:, :d]
-        values, scores = _values_and_scores(target, points, batch)
+        values, scores = target.values_and_scores(points, batch)
         gain = values - here[:, d]
         accepted = noise.log_acceptance < jnp.where(jnp.isfinite(values), gain, -jnp.inf)
         accepted &= jnp.all(jnp.isfinite(scores), axis=1)
@@ -183,7 +183,3 @@ class Hamiltonian(AbstractSampler):
 
 def _table(points: Points, values: Float[Array, " n"], scores: Points) -> Float[Array, "n k"]:
     return jnp.concatenate([points, values[:, None], scores], axis=1)
-
-
-def _values_and_scores(target: BoundTarget, points: Points, batch: Batch) -> tuple[Float[Array, " n"], Points]:
-    return jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, batch)

@@ -15,6 +15,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..core._xla import is_faster_in_series
 from ..core.particles import merge
 from ..core.reprs import OneLine
 from ..core.types import (
@@ -199,6 +200,18 @@ class BoundTarget(OneLine):
     def scores(self, points: Points, batch: Batch = None) -> Points:
         """∇log p at every particle, in one batched call."""
         return jax.vmap(self.score, (0, None))(points, batch)
+
+    def in_series(self, points: Points, batch: Batch = None) -> bool:
+        """Whether points are evaluated one after the other; see `is_faster_in_series`."""
+        return is_faster_in_series(self.log_density, points[0], batch)
+
+    def over_points(self, function: Callable[[Vector], Any], points: Points, batch: Batch = None) -> Any:
+        """`function(point)` for every point, stacked: in one batched call, or one after the other."""
+        return jax.lax.map(function, points) if self.in_series(points, batch) else jax.vmap(function)(points)
+
+    def values_and_scores(self, points: Points, batch: Batch = None) -> tuple[Float[Array, " n"], Points]:
+        """The log density at every point and its gradient."""
+        return self.over_points(lambda point: jax.value_and_grad(self.log_density)(point, batch), points, batch)
 
     def log_densities(self, points: Points, batch: Batch = None) -> Float[Array, " n"]:
         """The log density at every particle."""

@@ -71,8 +71,8 @@ class Evaluator:
         values, scores, curvature = (np.asarray(array, np.float64) for array in arrays)
         if d > DENSE_DIMENSIONS:  # a probe costs two gradients
             self.cost += Cost(gradients=3 * n, sequential=3)
-        else:  # Hessians are computed in sequential chunks, each of two passes
-            self.cost += Cost(gradients=n, hessians=n, sequential=1 + 2 * -(-n // _hessians_at_once(d)))
+        else:  # a Hessian takes two passes
+            self.cost += Cost(gradients=n, hessians=n, sequential=3)
         return Cloud(points, values, scores), curvature
 
 
@@ -86,7 +86,8 @@ def log_densities(
     target: BoundTarget, start: PyTree, points: Float[Array, "m d"], batch: Batch
 ) -> tuple[Vector, Float[Array, " m"]]:
     """The start in unconstrained coordinates, which spares another program, and log p at the points."""
-    return target.space.unconstrain(start), target.log_densities(points, batch)
+    values = target.over_points(lambda point: target.log_density(point, batch), points, batch)
+    return target.space.unconstrain(start), values
 
 
 @compiled
@@ -97,13 +98,8 @@ def derivatives(
     if points.shape[1] <= DENSE_DIMENSIONS:
         values, scores, hessians = _with_hessians(target, points, batch)
         return values, scores, -_mean_of_finite(hessians)
-    values, scores = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(points, batch)
+    values, scores = target.values_and_scores(points, batch)
     return values, scores, _probed_curvature(target, points, noise, batch)
-
-
-def _hessians_at_once(d: int) -> int:
-    """The number of Hessians that are computed together: their memory grows with d²."""
-    return max(1, 10_000 // d)
 
 
 def _with_hessians(
@@ -111,23 +107,33 @@ def _with_hessians(
 ) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
     """Values, scores and Hessians by forward over reverse mode.
 
-    Reverse over reverse mode is used for functions that have a custom derivative in reverse mode only.
+    Reverse over reverse mode is used for functions that have a custom derivative in reverse mode only, and one column
+    after the other for points that are evaluated one after the other.
     """
+    n, d = points.shape
+    # The memory of Hessians grows with d².
+    at_once = max(number for number in range(1, n + 1) if n % number == 0 and number * d <= 10_000)
 
     def score(point: Vector) -> tuple[Vector, tuple[Scalar, Vector]]:
         value, gradient = jax.value_and_grad(target.log_density)(point, batch)
         return gradient, (value, gradient)
 
-    def run(jacobian: Any) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
-        derive, number = jacobian(score, has_aux=True), _hessians_at_once(points.shape[1])
-        mapped = jax.vmap(derive)(points) if len(points) <= number else jax.lax.map(derive, points, batch_size=number)
-        hessians, (values, scores) = mapped
+    def by_columns(point: Vector) -> tuple[Float[Array, "d d"], tuple[Scalar, Vector]]:
+        _, pull, values = jax.vjp(score, point, has_aux=True)
+        return jax.lax.map(lambda direction: pull(direction)[0], jnp.eye(d, dtype=point.dtype)), values
+
+    def run(derive: Any) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
+        mapped = jax.lax.map(jax.vmap(derive), points.reshape(-1, at_once, d))
+        hessians, (values, scores) = jax.tree.map(lambda leaf: leaf.reshape(n, *leaf.shape[2:]), mapped)
         return values, scores, hessians
 
+    if target.in_series(points, batch):
+        hessians, (values, scores) = jax.lax.map(by_columns, points)
+        return values, scores, hessians
     try:
-        return run(jax.jacfwd)
+        return run(jax.jacfwd(score, has_aux=True))
     except TypeError:
-        return run(jax.jacrev)
+        return run(jax.jacrev(score, has_aux=True))
 
 
 def _probed_curvature(target: BoundTarget, points: Points, noise: Points, batch: Batch) -> Vector:
