@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...core._xla import columns_at_once
 from ...core.programs import compiled
 from ...core.types import Batch, Points, PyTree, Scalar, Vector
 from ...results.outcome import Cost
@@ -111,8 +112,7 @@ def _with_hessians(
     after the other for points that are evaluated one after the other.
     """
     n, d = points.shape
-    # The memory of Hessians grows with d².
-    at_once = max(number for number in range(1, n + 1) if n % number == 0 and number * d <= 10_000)
+    at_once = max(number for number in range(1, n + 1) if n % number == 0 and number * d <= max(d, columns_at_once()))
 
     def score(point: Vector) -> tuple[Vector, tuple[Scalar, Vector]]:
         value, gradient = jax.value_and_grad(target.log_density)(point, batch)
