@@ -82,11 +82,13 @@ def until_large(x):
         (jax.jit(until_large), True),
         (lambda x: jax.lax.scan(lambda c, _: (until_large(c), None), x, None, length=2)[0], True),
         (lambda x: jax.lax.cond(x > 0, until_large, jnp.negative, x), True),
+        (lambda x: jax.lax.switch(x.astype(int), [jnp.sin, jnp.cos, jnp.exp], x), True),
+        (lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x), False),
         (lambda x: jax.lax.fori_loop(0, 5, lambda _, y: 2 * y, x), False),
         (lambda x: jax.lax.scan(lambda c, _: (2 * c, None), x, None, length=2)[0], False),
     ],
 )
-def test_on_a_cpu_points_whose_loops_differ_in_length_are_mapped_in_series(monkeypatch, function, expected):
+def test_on_a_cpu_points_whose_loops_or_branches_differ_are_mapped_in_series(monkeypatch, function, expected):
     for device in ("cpu", "gpu"):
         monkeypatch.setattr(jax, "default_backend", lambda device=device: device)
         assert _xla.is_faster_in_series(function, jnp.ones(())) is (expected and device == "cpu")
