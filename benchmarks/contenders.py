@@ -99,7 +99,7 @@ def steinkern_all_pairs(problem: Problem) -> Prepare:
 
 def steinkern_metric(problem: Problem) -> Prepare:
     """The same kernel in a dense metric that stays: what the average kernel costs beyond its curvature."""
-    metric = sk.linalg.Dense(jnp.cov(problem.points.T)).factorise(1e-6)
+    metric = sk.linalg.Dense(jnp.cov(problem.points.T)).factorize(1e-6)
     return scanned(*own_step(problem, sk.svgd(sk.kernels.Preconditioned(sk.RBF(), metric), LEARNING_RATE)))
 
 

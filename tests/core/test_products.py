@@ -46,7 +46,7 @@ def test_distances_in_many_coordinates_have_chunks_on_a_gpu(key):
     metric = sk.linalg.Kronecker(
         sk.linalg.Dense(jnp.eye(4, dtype=jnp.float32)), sk.linalg.Dense(jnp.eye(3200, dtype=jnp.float32))
     )
-    metric = metric.factorise(0.1)
+    metric = metric.factorize(0.1)
 
     def distances(points):
         seen = in_metric(metric, points)

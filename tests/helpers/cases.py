@@ -51,14 +51,14 @@ def _symmetric(key, d):
 
 def _kronecker(key, a, b, shift=None, bias=False):
     left, right = (sk.linalg.Dense(random_positive_definite(k, d)) for k, d in zip(jr.split(key), (a, b), strict=True))
-    return sk.linalg.Kronecker(left, right, shift, bias).factorise(1e-3)
+    return sk.linalg.Kronecker(left, right, shift, bias).factorize(1e-3)
 
 
 def _blocks(key):
     first, second = jr.split(key)
     return sk.linalg.Blocks(
         (sk.linalg.Dense(random_positive_definite(first, 2)), sk.linalg.Diagonal(jr.uniform(second, (3,)) + 0.5))
-    ).factorise(1e-3)
+    ).factorize(1e-3)
 
 
 def mixture(key, d: int, anchors: int, base=None, **options) -> sk.kernels.Mixture:
@@ -80,7 +80,7 @@ def kronecker_mixture(key, anchors: int, **options) -> sk.kernels.Mixture:
         layer = sk.linalg.Kronecker(dense[0], dense[1], jnp.asarray(0.7), bias=True)
         other = sk.linalg.Kronecker(dense[2], sk.linalg.Diagonal(jr.uniform(second, (1,)) + 0.5))
         whole = sk.linalg.Blocks((layer, other, sk.linalg.Diagonal(jr.uniform(third, (2,)) + 0.5)))
-        return whole.factorise(1e-3)
+        return whole.factorize(1e-3)
 
     metric_key, anchor_key = jr.split(key)
     places = jr.normal(anchor_key, (anchors, 10))

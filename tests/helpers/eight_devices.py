@@ -26,7 +26,7 @@ def velocities(dtype) -> dict[str, float]:
     points = jr.normal(jr.key(0), (N, D), dtype)
     alone = Scored(points, jax.vmap(jax.grad(log_density))(points), jax.nn.softmax(points[:, 0]))
     shared = jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), alone)
-    metrics = jax.vmap(lambda scale: sk.linalg.Dense(scale * jnp.eye(D, dtype=dtype)).factorise(1e-6))(
+    metrics = jax.vmap(lambda scale: sk.linalg.Dense(scale * jnp.eye(D, dtype=dtype)).factorize(1e-6))(
         jnp.arange(1, 4, dtype=dtype)
     )
     first = jax.tree.map(lambda leaf: leaf[1], metrics)

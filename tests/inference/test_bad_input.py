@@ -73,7 +73,7 @@ CONSTRUCTIONS = {
     "curvature of svn": (lambda: sk.svn(jnp.eye(2)), "`curvature`", "Hessian()", "1."),
     "damping zero": (lambda: sk.matrix_svgd("average", HESSIAN, damping=0.0), "`damping`", "positive", "0.0"),
     "damping of svn": (lambda: sk.svn(HESSIAN, damping=-1e-3), "`damping`", "positive", "-0.001"),
-    "damping of an operator": (lambda: sk.linalg.Dense(jnp.eye(2)).factorise(0.0), "`damping`", "positive", "0.0"),
+    "damping of an operator": (lambda: sk.linalg.Dense(jnp.eye(2)).factorize(0.0), "`damping`", "positive", "0.0"),
     "decay": (lambda: sk.matrix_svgd("average", HESSIAN, decay=1.5), "`decay`", "between 0 and 1", "1.5"),
     "refresh": (lambda: sk.matrix_svgd("average", HESSIAN, refresh_every=0), "`refresh_every`", "at least 1", "0"),
     "measure": (lambda: sk.matrix_svgd("average", HESSIAN, measure_every=2), "`refresh_every`", "multiple", "2", "1"),

@@ -10,7 +10,7 @@ import steinkern as sk
 from steinkern.inference import loop
 from steinkern.inference.loop import advance
 
-PARTS = ("batch", "score", "curvature", "factorisation", "bandwidth", "velocity")
+PARTS = ("batch", "score", "curvature", "factorization", "bandwidth", "velocity")
 
 
 @pytest.mark.thorough

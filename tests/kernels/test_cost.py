@@ -18,7 +18,7 @@ def metrics(number: int):
 
     def one(scale):
         left, right = (sk.linalg.Dense(scale * jnp.eye(size) + 0.1) for size in (ROWS, COLUMNS))
-        return sk.linalg.Kronecker(left, right, bias=True).factorise(0.1)
+        return sk.linalg.Kronecker(left, right, bias=True).factorize(0.1)
 
     return jax.vmap(one)(jnp.linspace(1.0, 2.0, number))
 

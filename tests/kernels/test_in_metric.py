@@ -22,7 +22,7 @@ def _metric(key, d, form):
         sk.linalg.Dense(random_positive_definite(own, size))
         for own, size in zip(jr.split(key), (2, d // 2), strict=True)
     )
-    return sk.linalg.Kronecker(left, right).factorise(1e-3)
+    return sk.linalg.Kronecker(left, right).factorize(1e-3)
 
 
 def _by_definition(metric, at, points):
@@ -69,7 +69,7 @@ def _kronecker_metrics(key, number, sides):
         jnp.stack([random_positive_definite(own, side) for own in each]) for each, side in zip(keys, sides, strict=True)
     ]
     return jax.vmap(
-        lambda left, right: sk.linalg.Kronecker(sk.linalg.Dense(left), sk.linalg.Dense(right)).factorise(0.1)
+        lambda left, right: sk.linalg.Kronecker(sk.linalg.Dense(left), sk.linalg.Dense(right)).factorize(0.1)
     )(*factors)
 
 

@@ -179,7 +179,7 @@ def interpreted(monkeypatch):
 @pytest.mark.usefixtures("interpreted")
 def test_every_kernel_goes_through_the_gpu_kernel():
     _, source = problem(64, 3)
-    metric = sk.linalg.Dense(jnp.diag(jnp.array([1.0, 2.0, 4.0], jnp.float32))).factorise(1e-6)
+    metric = sk.linalg.Dense(jnp.diag(jnp.array([1.0, 2.0, 4.0], jnp.float32))).factorize(1e-6)
     kernel = sk.kernels.Preconditioned(sk.kernels.Isotropic(sk.RBF(), precision="fastest"), metric).adapt(source.points)
     found = kernel.velocity(source.points, source)
     truth = sk.kernels.Preconditioned(sk.RBF(kernel.base.scalar.bandwidth), metric)
@@ -202,7 +202,7 @@ def test_what_the_gpu_kernel_gives_can_be_differentiated():
 def test_many_pairs_go_in_tiles_everywhere(monkeypatch):
     at, source = problem(30, 2, jnp.float64)
     points, kernel = source.points, sk.RBF(1.0)
-    metrics = jax.vmap(lambda scale: sk.linalg.Dense(scale * jnp.eye(2)).factorise(1e-6))(jnp.array([1.0, 2.0]))
+    metrics = jax.vmap(lambda scale: sk.linalg.Dense(scale * jnp.eye(2)).factorize(1e-6))(jnp.array([1.0, 2.0]))
     mixture = sk.kernels.Mixture.of(sk.kernels.Isotropic(kernel), metrics, points[:2], points)
 
     def everything():

@@ -144,7 +144,7 @@ class Measured(NamedTuple):
 
 @eqx.filter_jit
 def measure(operator, vector, symmetric: bool) -> Measured:
-    metric = operator.factorise(DAMPING, symmetric=symmetric)
+    metric = operator.factorize(DAMPING, symmetric=symmetric)
     names = ("whiten", "unwhiten", "pull_score", "push_score", "solve", "multiply")
     maps = {name: jax.vmap(getattr(metric, name), 1, 1)(jnp.eye(metric.size)) for name in names}
     form = metric.bilinear(jnp.eye(metric.size))
@@ -210,7 +210,7 @@ def test_metric_is_a_root_of_the_damped_matrix(case, symmetric, key):
 @pytest.mark.parametrize("damping", [0.0, -1e-3, math.nan, math.inf])
 def test_damping_that_is_not_positive_and_finite_is_refused(case, damping, key):
     with pytest.raises(ValueError, match="`damping` must be positive and finite"):
-        case.make(key).factorise(damping)
+        case.make(key).factorize(damping)
 
 
 @eqx.filter_jit
@@ -269,7 +269,7 @@ def test_a_factor_that_is_zero_leaves_the_damping_shared_equally(zero, shift, ke
     given = None if shift is None else jnp.asarray(shift)
     metric = sk.linalg.Kronecker(
         sk.linalg.Dense(jnp.asarray(left)), sk.linalg.Dense(jnp.asarray(right)), given
-    ).factorise(DAMPING)
+    ).factorize(DAMPING)
     # The scale is the shift, or 1 where there is none.
     root = math.sqrt(DAMPING if shift is None else shift + DAMPING * shift)
     expected = np.kron(left + root * np.eye(2), right + root * np.eye(3))
@@ -286,7 +286,7 @@ batch = sk.linalg.Blocks(tuple(sk.linalg.Kronecker(factor(a), factor(b)) for a, 
 
 def step(_, scale):
     now = jax.tree.map(lambda leaf: scale * leaf, batch)
-    metrics = jax.vmap(lambda own: own.factorise(0.1))(now)
+    metrics = jax.vmap(lambda own: own.factorize(0.1))(now)
     return 1 + jnp.sum(jax.vmap(lambda metric: metric.logdet())(metrics)) * 1e-9
 
 print(jax.jit(lambda: jax.lax.fori_loop(0, 200, step, jnp.ones(())))())
@@ -318,7 +318,7 @@ def test_a_batch_of_metrics_under_vmap_is_every_metric_by_itself(case, key):
 
     @jax.jit
     def solve(batch, vectors):
-        metrics = jax.vmap(lambda operator: operator.factorise(DAMPING))(batch)
+        metrics = jax.vmap(lambda operator: operator.factorize(DAMPING))(batch)
         return jax.vmap(lambda metric, vector: metric.solve(vector))(metrics, vectors)
 
     expected = [np.linalg.solve(matrix, vector) for matrix, vector in zip(each, vectors, strict=True)]
@@ -343,7 +343,7 @@ WIDE_KRONECKER = sk.linalg.Kronecker(*WIDE_FACTORS)
 )
 def test_structure_is_never_made_dense(operator, largest):
     def every_use(operator, vector):
-        metric = operator.blend(operator, 0.5).factorise(DAMPING)
+        metric = operator.blend(operator, 0.5).factorize(DAMPING)
         maps = (metric.whiten, metric.unwhiten, metric.pull_score, metric.push_score, metric.solve, metric.multiply)
         return metric, metric.logdet(), metric.quadratic(vector), [each(vector) for each in maps]
 
@@ -353,7 +353,7 @@ def test_structure_is_never_made_dense(operator, largest):
 @operator_cases
 def test_float32_operators_give_float32_metrics(case, key):
     def every_use(operator, vector):
-        metric = operator.blend(operator, 0.5).factorise(DAMPING)
+        metric = operator.blend(operator, 0.5).factorize(DAMPING)
         return metric, metric.logdet(), metric.solve(vector)
 
     operator, vector = jax.tree.map(lambda x: x.astype(jnp.float32), (case.make(key), jnp.ones(case.make(key).size)))

@@ -119,7 +119,7 @@ def test_large_sides_are_cut_into_blocks(generator):
             assert np.all(blocks[:2, :2] != 0)
             if len(blocks) > 2:
                 assert np.all(blocks[:2, 2:] == 0)
-    metric = jax.jit(lambda operator: operator.factorise(0.1).solve(jnp.ones(operator.size)))(cut)
+    metric = jax.jit(lambda operator: operator.factorize(0.1).solve(jnp.ones(operator.size)))(cut)
     assert_close(dense_matrix(cut, 0.1) @ np.asarray(metric), np.ones(cut.size))
 
 
@@ -139,7 +139,7 @@ def test_metrics_in_single_precision_are_finite_for_dead_units_and_features_of_a
 
     @jax.jit
     def solve(point):
-        metric = case.kfac(target, point, data).factorise(1e-4)
+        metric = case.kfac(target, point, data).factorize(1e-4)
         return metric.solve(jnp.ones_like(point)), metric.logdet()
 
     assert all(bool(jnp.all(jnp.isfinite(each))) for each in solve(point))

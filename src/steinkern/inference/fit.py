@@ -114,7 +114,7 @@ def fit(
 
     Where a step gives numbers that are not finite, the faulty particles (where the log density, its gradient or its
     curvature is NaN or infinite) move back along their last step by halves, and the step is repeated. After five
-    failures in a row a warning names them. Where no particle is faulty, the metric could not be factorised, and the
+    failures in a row a warning names them. Where no particle is faulty, the metric could not be factorized, and the
     step is repeated with 10² to 10⁸ times the damping. `result.diagnostics.faults` counts these events. The run
     diverges where more than a quarter of the particles are faulty, or where the step still fails.
 

@@ -37,7 +37,7 @@ def recover(run: Run, loop: LoopState, recorder: Recorder) -> LoopState | None:
     """The state for another attempt at a step that failed; `None` where there is none.
 
     Particles at which the target, its gradient or its curvature is not finite move back along their last step by
-    halves. Where all are finite, the metric could not be factorised: the step is taken with 10², 10⁴, … times the
+    halves. Where all are finite, the metric could not be factorized: the step is taken with 10², 10⁴, … times the
     damping.
     """
     _, target, batch, _ = replace(run, target=run.target_at(loop)).step_at(loop)

@@ -19,7 +19,7 @@ from .scalar import AbstractScalarKernel
 class Graphical(AbstractMatrixKernel):
     """K(x, y) = diag[k_b(x, y)]: the kernel of block b depends only on the coordinates in its neighbourhood.
 
-    Wang, Zeng and Liu (2018) and Zhuo et al. (2018): where the target factorises over a graph, a kernel on a variable's
+    Wang, Zeng and Liu (2018) and Zhuo et al. (2018): where the target factorizes over a graph, a kernel on a variable's
     Markov blanket leaves out the distances in all other coordinates, which dominate in many dimensions.
 
     Args:

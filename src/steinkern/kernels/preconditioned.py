@@ -39,7 +39,7 @@ class Preconditioned(AbstractMatrixKernel):
     def __check_init__(self) -> None:
         if not isinstance(self.metric, AbstractMetric):
             raise ValueError(
-                "`metric` must be a metric: `DenseMetric.of(matrix)`, or what an operator's `factorise` gives; got "
+                "`metric` must be a metric: `DenseMetric.of(matrix)`, or what an operator's `factorize` gives; got "
                 f"{type(self.metric).__name__}."
             )
 

@@ -1,7 +1,7 @@
-"""Symmetric operators that may be averaged, then factorised into metrics.
+"""Symmetric operators that may be averaged, then factorized into metrics.
 
 Curvature is linear: it is averaged over particles and decayed over minibatches. A metric (see `metrics`) is a
-factorised positive definite matrix, Q = RᵀR, which whitens and solves. With two types nobody averages factors by
+factorized positive definite matrix, Q = RᵀR, which whitens and solves. With two types nobody averages factors by
 accident, and both keep the structure (diagonal, Kronecker, blocks).
 
 Batches of operators are ordinary operators whose arrays carry a leading axis, used under `jax.vmap`.
@@ -34,7 +34,7 @@ DiagonalShift: TypeAlias = Callable[["AbstractOperator"], Scalar]
 
 
 class AbstractOperator(eqx.Module):
-    """A symmetric matrix as data: average it, decay it, then factorise it."""
+    """A symmetric matrix as data: average it, decay it, then factorize it."""
 
     @property
     @abc.abstractmethod
@@ -66,7 +66,7 @@ class AbstractOperator(eqx.Module):
 
         return jax.tree.map(mix, self, other)
 
-    def factorise(self, damping: Any, *, symmetric: bool = False) -> AbstractMetric:
+    def factorize(self, damping: Any, *, symmetric: bool = False) -> AbstractMetric:
         """The metric Q + damping × scale × I; a block-diagonal operator damps every block by the block's scale.
 
         Args:

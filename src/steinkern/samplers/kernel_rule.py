@@ -1,6 +1,6 @@
 """Kernel rules: from the particles to the kernel of a step, by a metric that is refreshed every few steps.
 
-The state of a rule holds the running average of minibatch curvature, and the last factorisation.
+The state of a rule holds the running average of minibatch curvature, and the last factorization.
 """
 
 import abc
@@ -47,7 +47,7 @@ class AbstractKernelRule(OneLine):
         """The next state, and the kernel for this step."""
 
     def damped(self, factor: float) -> "AbstractKernelRule | None":
-        """The same rule with `factor` times the damping of its metrics; `None` where it factorises none."""
+        """The same rule with `factor` times the damping of its metrics; `None` where it factorizes none."""
         return None
 
 
@@ -67,11 +67,11 @@ class FixedKernel(AbstractKernelRule):
 
 
 Measure: TypeAlias = Callable[[], AbstractOperator]
-Factorise: TypeAlias = Callable[[AbstractOperator], AbstractMetric]
+Factorize: TypeAlias = Callable[[AbstractOperator], AbstractMetric]
 
 
 class MetricState(NamedTuple):
-    """A running average of curvature, and the metric last factorised from it."""
+    """A running average of curvature, and the metric last factorized from it."""
 
     steps: Int[Array, ""]
     curvature: AbstractOperator
@@ -79,14 +79,14 @@ class MetricState(NamedTuple):
 
 
 class MetricSettings(OneLine):
-    """How curvature becomes a metric: damping, a running average over steps, and how often to factorise.
+    """How curvature becomes a metric: damping, a running average over steps, and how often to factorize.
 
     Args:
         damping: relative to the scale of the averaged operator.
         decay: ρ of the running average over steps, ρ_t = min(1 − 1/t, ρ); 0 uses the current curvature alone.
-        refresh_every: the number of steps between factorisations.
+        refresh_every: the number of steps between factorizations.
         measure_every: the number of steps between updates of the running average; without one, curvature is measured
-            only when it is factorised.
+            only when it is factorized.
     """
 
     damping: Any = eqx.field(default=1e-6, converter=as_number)
@@ -102,27 +102,27 @@ class MetricSettings(OneLine):
         if self.refresh_every % self.measure_every:
             raise ValueError(
                 f"`refresh_every` must be a multiple of `measure_every`, {self.measure_every}, got "
-                f"{self.refresh_every}: a metric is factorised from curvature measured at that step."
+                f"{self.refresh_every}: a metric is factorized from curvature measured at that step."
             )
 
-    def init(self, measure: Measure, factorise: Factorise) -> MetricState:
+    def init(self, measure: Measure, factorize: Factorize) -> MetricState:
         """The state before the first step: zeros of the right shapes, which the first update replaces."""
-        shapes = eqx.filter_eval_shape(_measured_metric, measure, factorise)
+        shapes = eqx.filter_eval_shape(_measured_metric, measure, factorize)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return MetricState(jnp.zeros((), jnp.int32), *zeros)
 
-    def update(self, state: MetricState, measure: Measure, factorise: Factorise) -> MetricState:
+    def update(self, state: MetricState, measure: Measure, factorize: Factorize) -> MetricState:
         """The state after this step's curvature, whose metric is the one to use now.
 
         Args:
             state: the state so far.
             measure: computes the curvature of this step.
-            factorise: turns an averaged curvature into a metric.
+            factorize: turns an averaged curvature into a metric.
         """
         due = state.steps % self.refresh_every == 0
         steps = state.steps + 1
-        if self.decay == 0:  # without an average, curvature is measured only when it is factorised
-            renew = partial(_measured_metric, measure, factorise)
+        if self.decay == 0:  # without an average, curvature is measured only when it is factorized
+            renew = partial(_measured_metric, measure, factorize)
             return MetricState(steps, *_when(self.refresh_every, due, renew, (state.curvature, state.metric)))
         measurements = 1 + state.steps // self.measure_every
         rate = jnp.minimum(1 - 1 / measurements.astype(float), self.decay)
@@ -134,17 +134,17 @@ class MetricSettings(OneLine):
         def measure_now() -> tuple[AbstractOperator, AbstractMetric]:
             curvature = state.curvature.blend(measure(), rate)
             finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(curvature)]))
-            metric = _when(self.refresh_every // self.measure_every, due, lambda: factorise(curvature), state.metric)
+            metric = _when(self.refresh_every // self.measure_every, due, lambda: factorize(curvature), state.metric)
             metric = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype)), metric)
             return curvature, metric
 
         return MetricState(steps, *_when(self.measure_every, measuring, measure_now, (state.curvature, state.metric)))
 
 
-def _measured_metric(measure: Measure, factorise: Factorise) -> tuple[AbstractOperator, AbstractMetric]:
+def _measured_metric(measure: Measure, factorize: Factorize) -> tuple[AbstractOperator, AbstractMetric]:
     """The curvature of this step and its metric."""
     curvature = measure()
-    return curvature, factorise(curvature)
+    return curvature, factorize(curvature)
 
 
 def _when(every: int, due: Array, renew: Callable[[], Any], old: Any) -> Any:
@@ -173,12 +173,12 @@ class AverageMetric(AbstractKernelRule):
     def init(self, target: BoundTarget, points: Points, batch: Batch) -> MetricState:
         if not self.per_block:
             self.kernel.check(points.shape[1])
-        return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
+        return self.settings.init(lambda: self._measure(target, points, batch), self._factorize)
 
     def update(
         self, state: MetricState, target: BoundTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
-        state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
+        state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorize)
 
         @jax.named_scope("bandwidth")
         def build(metric: AbstractMetric, points: Points) -> AbstractMatrixKernel:
@@ -193,8 +193,8 @@ class AverageMetric(AbstractKernelRule):
     def _measure(self, target: BoundTarget, points: Points, batch: Batch) -> AbstractOperator:
         return self.curvature.at(target, points, batch).average()
 
-    @jax.named_scope("factorisation")
-    def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
+    @jax.named_scope("factorization")
+    def _factorize(self, curvature: AbstractOperator) -> AbstractMetric:
         if self.repair is not None:
             if not isinstance(curvature, Dense):
                 raise ValueError(f"`repair` of the mean needs dense curvature, got {type(curvature).__name__}.")
@@ -243,7 +243,7 @@ class AnchorMixture(AbstractKernelRule):
             raise ValueError(f"`anchors` must be at most the number of particles, {n}, got {self.num_anchors}.")
         if self.anchors is not None and self.anchors.shape[1:] != (d,):
             raise ValueError(f"`anchors` must have shape (l, {d}), got {self.anchors.shape}.")
-        return self.settings.init(lambda: self._measure(target, points, batch), self._factorise)
+        return self.settings.init(lambda: self._measure(target, points, batch), self._factorize)
 
     def damped(self, factor: float) -> "AnchorMixture":
         return eqx.tree_at(lambda rule: rule.settings.damping, self, scale_number(self.settings.damping, factor))
@@ -257,7 +257,7 @@ class AnchorMixture(AbstractKernelRule):
     def update(
         self, state: MetricState, target: BoundTarget, points: Points, batch: Batch
     ) -> tuple[MetricState, AbstractMatrixKernel]:
-        state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorise)
+        state = self.settings.update(state, lambda: self._measure(target, points, batch), self._factorize)
         anchors = self.anchors_for(points)
 
         @jax.named_scope("bandwidth")
@@ -272,14 +272,14 @@ class AnchorMixture(AbstractKernelRule):
         mean = each.average()
         return jax.vmap(lambda operator: operator.blend(mean, 1 - self.shrinkage))(each)
 
-    @jax.named_scope("factorisation")
-    def _factorise(self, curvature: AbstractOperator) -> AbstractMetric:
+    @jax.named_scope("factorization")
+    def _factorize(self, curvature: AbstractOperator) -> AbstractMetric:
         return jax.vmap(lambda operator: _metric_for(self.kernel, operator, self.settings.damping))(curvature)
 
 
 def _metric_for(kernel: AbstractMatrixKernel, curvature: AbstractOperator, damping: Any) -> AbstractMetric:
     """The metric of a curvature, with the root that the kernel asks for."""
-    return curvature.factorise(damping, symmetric=not kernel.rotation_invariant)
+    return curvature.factorize(damping, symmetric=not kernel.rotation_invariant)
 
 
 def _build_kernel(

@@ -32,7 +32,7 @@ def newton_velocity(
     velocities = jax.vmap(metric.multiply)(preconditioned)
 
     def solve(matrix: Array, vector: Array) -> Array:
-        return Dense(matrix).factorise(damping).solve(vector)
+        return Dense(matrix).factorize(damping).solve(vector)
 
     return jax.vmap(solve)(newton_matrices(kernel, metric, source, hessians), velocities)
 

@@ -135,7 +135,7 @@ class SVN(AbstractSampler):
         scores = target.scores(points, batch)
         curvature = self.curvature.at(target, points, batch)
         if self.metric == "mean":
-            metric: AbstractMetric = curvature.average().factorise(self.damping)
+            metric: AbstractMetric = curvature.average().factorize(self.damping)
         else:
             metric = DiagonalMetric(jnp.ones(points.shape[1], points.dtype))
         kernel = self.kernel.adapt(jax.vmap(metric.whiten)(points))
@@ -189,12 +189,12 @@ def matrix_svgd(
 
     Args:
         kind: "average" or "mixture".
-        curvature: the curvature that is factorised into metrics, such as `Hessian()` or `Fisher(model, Bernoulli())`.
+        curvature: the curvature that is factorized into metrics, such as `Hessian()` or `Fisher(model, Bernoulli())`.
         kernel: K0 of Eq. (12); `RBF()` with the median bandwidth in the metric by default.
         optimizer: an optax optimizer, or a number for Adagrad with that learning rate.
         damping: added to every metric, relative to its mean eigenvalue.
         decay: of the running average of curvature over minibatches, min(1 − 1/t, decay); 0 for none.
-        refresh_every: the number of steps between two factorisations of the metric.
+        refresh_every: the number of steps between two factorizations of the metric.
         measure_every: the number of steps between two updates of the running average.
         per_block: use a separate kernel for each block of the curvature, such as each layer of `KFAC`.
         anchors: for the mixture, `None` for all particles, a number of particles, or an (l, d) array of points in

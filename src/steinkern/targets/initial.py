@@ -94,7 +94,7 @@ def around_mode(
     key, start = as_concrete_key(key), as_particle("start", as_concrete("start", start))
     data = as_concrete("data", data)
     if any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(start)):
-        raise ValueError("`start` must be in float32 or float64: the curvature at a mode is factorised.")
+        raise ValueError("`start` must be in float32 or float64: the curvature at a mode is factorized.")
     bound = as_target(target).bind(start)
     bound.space.check(jax.tree.map(lambda leaf: leaf[None], start), "start")
     bound.check_data(data, None)
@@ -125,7 +125,7 @@ def _laplace(
 ) -> tuple[Vector, AbstractMetric, Scalar, Scalar]:
     """The mode, the metric there, log p there, and the size of the next Newton step in standard deviations."""
     mode = _minimize(lambda x: -target.log_density(x, data), start, max_steps)
-    metric = Hessian()(target, mode, data).factorise(1e-6)
+    metric = Hessian()(target, mode, data).factorize(1e-6)
     offset = jnp.sqrt(jnp.mean(metric.pull_score(target.score(mode, data)) ** 2))
     return mode, metric, target.log_density(mode, data), offset
 
