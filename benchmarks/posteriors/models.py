@@ -369,6 +369,7 @@ def pharmacokinetics() -> Target:
 
     with jax.enable_x64(True):
         exact = np.asarray(jax.jit(levels)(1.5, 10.0, 20.0, 2.0, 0.4, 0.3))
+    jax.clear_caches()  # of what was traced in double precision, whose types would stay
     measured = (exact + 0.05) * np.exp(0.1 * rng.normal(size=times.size))
 
     def model():
