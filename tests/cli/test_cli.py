@@ -10,14 +10,13 @@ from tests.helpers.commands import invoke
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["sample"], ["report"]],
-    ids=lambda words: " ".join(words) or "root",
+    ("arguments", "words"),
+    [([], ["sample", "report"]), (["sample"], ["START", "SUPPORT", "--resume", "Exit codes"]), (["report"], [])],
 )
-def test_help_reads_well(arguments):
+def test_help_reads_well(arguments, words):
     result = invoke(*arguments, "--help")
     assert result.exit_code == 0
-    assert "Usage" in result.output
+    assert all(word in result.output for word in ["Usage", *words])
     assert "Traceback" not in result.output
     assert "completion" not in result.output
 

@@ -57,6 +57,20 @@ def assert_same(actual, expected):
     np.testing.assert_array_equal(jr.key_data(actual["key"]), jr.key_data(expected["key"]))
 
 
+def test_a_file_that_the_system_refuses_to_let_grow_is_not_left_behind(tmp_path):
+    resource = pytest.importorskip("resource")
+    save(tmp_path, 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save(tmp_path, 2, {"key": jr.key(0), "large": np.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert os.listdir(tmp_path) == ["step-000000000001.npz"]
+    assert_same(load(tmp_path / "step-000000000001.npz"), TREE)
+
+
 def test_a_tree_comes_back_as_it_was_and_numpy_reads_its_arrays(tmp_path):
     path = save(tmp_path)
     assert_same(load(path), TREE)

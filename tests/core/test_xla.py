@@ -84,6 +84,8 @@ def until_large(x):
         (lambda x: jax.lax.cond(x > 0, until_large, jnp.negative, x), True),
         (lambda x: jax.lax.switch(x.astype(int), [jnp.sin, jnp.cos, jnp.exp], x), True),
         (lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x), False),
+        (lambda x: x * until_large(jnp.ones(())), False),  # the same loop at all points
+        (lambda x: jax.lax.switch(jnp.argmax(jnp.arange(3)), [jnp.sin, jnp.cos, jnp.exp], x), False),
         (lambda x: jax.lax.fori_loop(0, 5, lambda _, y: 2 * y, x), False),
         (lambda x: jax.lax.scan(lambda c, _: (2 * c, None), x, None, length=2)[0], False),
     ],
@@ -91,7 +93,8 @@ def until_large(x):
 def test_on_a_cpu_points_whose_loops_or_branches_differ_are_mapped_in_series(monkeypatch, function, expected):
     for device in ("cpu", "gpu"):
         monkeypatch.setattr(jax, "default_backend", lambda device=device: device)
-        assert _xla.is_faster_in_series(function, jnp.ones(())) is (expected and device == "cpu")
+        found = _xla.is_faster_in_series(lambda x, _: function(x), jnp.ones(3), None)
+        assert found is (expected and device == "cpu")
 
 
 @pytest.mark.parametrize("name", ["cholesky", "det", "eigh", "eigvals", "inv", "pinv", "qr", "slogdet", "svd"])

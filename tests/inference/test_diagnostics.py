@@ -54,7 +54,7 @@ def test_directions_are_combinations_of_coordinates_in_their_standard_deviations
     sd = x.std(axis=0, ddof=1)
     for k in (0, 63):
         along, pull = (x / sd) @ across[:, k], (s * sd) @ across[:, k]
-        assert found.direction_shift[k] == pytest.approx(pull.mean(), rel=1e-8)
+        assert found.direction_shift[k] == pytest.approx(pull.mean() * along.std(ddof=1), rel=1e-8)
         assert found.direction_spread[k] == pytest.approx(-np.cov(along, pull)[0, 1], rel=1e-8)
     np.testing.assert_allclose(np.sum(across**2, axis=0), 1)
 

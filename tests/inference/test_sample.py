@@ -166,6 +166,15 @@ def test_a_numpyro_model_with_arguments_is_refused_with_the_way_out():
         sk.sample(jr.key(0), with_data, 1.0)
 
 
+def test_an_assertion_in_the_function_is_told_with_its_words():
+    def two_only(x):
+        assert x.shape == (2,), "two numbers"
+        return -0.5 * jnp.sum(x**2)
+
+    with pytest.raises(ValueError, match="raised AssertionError: two numbers"):
+        sk.sample(jr.key(0), two_only, jnp.zeros(3))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", [sk.sample, sk.fit])
 def test_subsampled_plates_run_in_full_where_all_data_are_needed(method):
@@ -307,6 +316,8 @@ def test_draws_survive_files_and_pickles(on_a_gaussian, tmp_path):
     np.testing.assert_array_equal(again.draws, on_a_gaussian.draws)
     np.testing.assert_array_equal(again.recorded.log_densities, on_a_gaussian.recorded.log_densities)
     np.testing.assert_array_equal(sk.load(path).draws, on_a_gaussian.draws)
+    with jax.enable_x64(False):
+        assert sk.load(path).draws.dtype == np.float32
     copied = pickle.loads(pickle.dumps(on_a_gaussian))
     np.testing.assert_array_equal(copied.draws, on_a_gaussian.draws)
     assert path.stat().st_size < 2 * 8 * on_a_gaussian.draws.size + 500_000  # the history has 60 × 100 points more

@@ -84,6 +84,8 @@ def test_chains_that_diverge_show_no_finite_mass_only_where_the_density_does_not
     assert notice(lambda x: -0.4 * np.log1p(x**2)).code == "improper"  # |x| to the power −0.8 has no finite mass
     assert notice(lambda x: -0.6 * np.log1p(x**2)).code == "not-found"
     assert notice(lambda x: -0.5 * (x / 1e6) ** 2).code == "not-found"
+    assert notice(lambda x: np.where(x > 1e7, np.nan, -np.abs(x))).code == "not-found"  # NaN far out
+    assert notice(lambda x: np.full_like(x, np.nan)).code == "not-found"
 
 
 # Densities without finite mass, and those that only look so.

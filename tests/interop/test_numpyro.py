@@ -135,6 +135,7 @@ def test_bounds_may_depend_on_other_sites(key):
     # The density of (lower, upper) is 1/upper; the map's Jacobian is upper·σ'(u₀)·σ'(u₁).
     slopes = jax.nn.sigmoid(point) * jax.nn.sigmoid(-point)
     np.testing.assert_allclose(target.log_density(point), jnp.sum(jnp.log(slopes)), rtol=1e-12)
+    np.testing.assert_allclose(target.space.unconstrain(values), point, rtol=1e-9)
 
 
 def test_deterministic_and_observed_sites_have_their_names(hierarchical, draws):
@@ -150,11 +151,12 @@ def test_a_summary_lists_latent_sites_and_then_deterministic_ones(key, tmp_path)
     def ratio():
         scale = numpyro.sample("scale", dist.HalfNormal(1.0))
         numpyro.deterministic("inverse", 1 / scale)
+        numpyro.deterministic("powers", {"second": scale**2, "third": scale**3})
 
     target = from_model(ratio)
     result = sk.fit(key, target, sk.ensemble(1e-9), {"scale": jnp.array([1.0, 2.0, 4.0])}, num_steps=1)
-    rows = [line.split() for line in result.summary().splitlines()[1:3]]
-    assert [row[0] for row in rows] == ["scale", "inverse"]
+    rows = [line.split() for line in result.summary().splitlines()[1:5]]
+    assert [row[0] for row in rows] == ["scale", "inverse", "powers.second", "powers.third"]
     assert float(rows[1][3]) == pytest.approx(0.275, abs=1e-3)  # the 5 % quantile of 1, 1/2 and 1/4
     assert "inverse" not in sk.load(result.save(tmp_path / "run.npz")).summary()
 
@@ -293,6 +295,12 @@ def test_a_target_is_written_as_the_call_of_its_model():
     target = from_model(regression, X, Y, subsample_size=8)
     x, y = (f"{jnp.result_type(float).name}{list(data.shape)}" for data in (X, Y))
     assert repr(target) == f"NumPyroTarget(regression({x}, {y}, subsample_size=8))"
+
+
+def test_a_model_that_takes_a_key_is_written_too(tmp_path):
+    target = from_model(lambda key: numpyro.sample("x", dist.Normal(jr.normal(key), 1.0)), jr.key(0))
+    assert repr(target) == "NumPyroTarget(a function(key<fry>[]))"
+    sk.fit(jr.key(1), target, sk.svgd(), num_particles=3, num_steps=1).save(tmp_path / "run.npz")
 
 
 def test_conditioning_on_a_discrete_site_is_a_way_out():

@@ -1,5 +1,6 @@
 """Error messages for functions that the user supplies: what was expected, and the shapes of the arguments."""
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,14 +27,11 @@ def explain_errors(expected: str, hint: str) -> Iterator[None]:
         ) from error
     except (JAXTypeError, JAXIndexError):  # JAX's own message explains traced values best
         raise
-    except AssertionError as error:  # NumPyro's, where a model is called as a log density and has no key to draw by
-        raise ValueError(
-            f"{expected}; it raised {error!r}. Give a NumPyro model that takes arguments as "
-            "`steinkern.interop.numpyro.from_model(model, ...)`."
-        ) from error
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+    except (AssertionError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         if str(error).startswith("`"):  # an error of this library, which has its advice
             raise
+        if isinstance(error, AssertionError) and "numpyro" in traceback.extract_tb(error.__traceback__)[-1].filename:
+            hint = "Give a NumPyro model with arguments as `steinkern.interop.numpyro.from_model(model, ...)`."
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(f"{expected}; it raised {type(error).__name__}: {reason}. {hint}") from error
 

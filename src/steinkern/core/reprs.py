@@ -50,7 +50,9 @@ def one_line(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return value.ndim == 0 and value.dtype.kind in "fiub" and not isinstance(value, jax.core.Tracer)
+    return (
+        value.ndim == 0 and getattr(value.dtype, "kind", "") in tuple("fiub") and not isinstance(value, jax.core.Tracer)
+    )
 
 
 def _is_shown(field: dataclasses.Field[Any], value: Any) -> bool:

@@ -101,8 +101,11 @@ def _stein_moments(xp: Any, points: Any, scores: Any, across: Any) -> tuple[Any,
     relative = centered / xp.where(size > 0, size, 1)
     sd = size * xp.sqrt(xp.sum(relative**2, axis=0, keepdims=True) / (m - 1))
     white, pulled = centered / xp.where(sd > 0, sd, 1), xp.clip(s * sd, -_MAX_SCORE, _MAX_SCORE)
-    # Points u and scores t along the coordinates, then along the directions.
-    u, t = (xp.concatenate([part, part @ across], axis=1) for part in (white, pulled))
+    # Points u and scores t along the coordinates, then along the directions, in units of their standard deviations.
+    along = white @ across
+    width = xp.sqrt(xp.sum(along**2, axis=0, keepdims=True) / (m - 1))
+    width = xp.where(width > 0, width, 1)
+    u, t = (xp.concatenate(parts, axis=1) for parts in ([white, along / width], [pulled, pulled @ across * width]))
     ratios = xp.mean(white * pulled, axis=1, keepdims=True)
     values = xp.concatenate([t, -u * t * (m / (m - 1)), -ratios * (m / (m - 1))], axis=1)
     return xp.mean(values, axis=0), xp.std(values, axis=0) / math.sqrt(m - 1), white[ksd_rows], pulled[ksd_rows]

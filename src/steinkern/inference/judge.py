@@ -154,12 +154,16 @@ def _about_particles(result: Result) -> Iterator[Notice]:
     spread = np.concatenate([d.spread, d.direction_spread, [d.stein_ratio]])
     error = np.concatenate([d.spread_error, d.direction_spread_error, [d.stein_ratio_error]])
     is_ratio = np.arange(len(spread)) == len(spread) - 1
-    most, terms = np.where(is_ratio, MAX_RATIO, MAX_SPREAD), d.num_measured * np.where(is_ratio, len(d.spread), 1)
+    limits, terms = np.where(is_ratio, MAX_RATIO, MAX_SPREAD), d.num_measured * np.where(is_ratio, len(d.spread), 1)
     relative_error = np.maximum(error / np.maximum(spread, 1), np.sqrt(2 / terms))
     bounded = np.maximum(spread, error)
     low, high = 3 * (np.cbrt([np.maximum(bounded, np.append(score_sd, 0)), bounded]) - 1) / relative_error
-    narrow = (spread < 1 / most) & (low < -limit) & (num_particles > dimension)
-    wide = (spread > most) & (high > limit)
+    # Where points and scores hardly correlate, as along the coordinates of an ill-conditioned Gaussian, a spread varies
+    # like a product of independent numbers, and by more than a mean of squares.
+    pull = np.append(score_sd, 0) / max(d.stein_ratio, 1)
+    scatter = np.sqrt(np.maximum(1 + pull**2, 2) / terms)
+    narrow = (spread < 1 / limits) & (low < -limit) & (num_particles > dimension)
+    wide = (spread > limits) & (high > limit) & (spread - 1 > MIN_Z * scatter)
 
     def describe(failed: np.ndarray) -> str:
         if failed[-1]:

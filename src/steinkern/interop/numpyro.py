@@ -206,8 +206,8 @@ def _prior(target: NumPyroTarget, key: Key, num_particles: int) -> dict[str, Arr
 def _sites(target: NumPyroTarget, particles: PyTree) -> dict[str, Array]:
     def one(particle: PyTree) -> dict[str, Array]:
         trace = target.space.call.at(particle)
-        derived = {name: jnp.asarray(site["value"]) for name, site in trace.items() if site["type"] == "deterministic"}
-        return {**particle, **derived}
+        derived = {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
+        return {**particle, **jax.tree.map(jnp.asarray, derived)}
 
     return jax.vmap(one)(particles)
 

@@ -146,7 +146,7 @@ class Diagnostics(ShortRepr):
     spread_error: np.ndarray = field(default_factory=_empty)
     """(k,) its standard error."""
     direction_shift: np.ndarray = field(default_factory=_empty)
-    """As `shift`, along 64 random directions across the coordinates."""
+    """As `shift`, along 64 random directions across the coordinates, in standard deviations along each."""
     direction_shift_error: np.ndarray = field(default_factory=_empty)
     """Its standard error."""
     direction_spread: np.ndarray = field(default_factory=_empty)

@@ -120,8 +120,9 @@ class Result:
             )
         recorded = jax.device_put(self.recorded.points)
         if self.target is None:
-            layout = Layout.of(jax.tree.map(lambda leaf: leaf[0], self.particles))
-            if np.array_equal(jax.vmap(layout.ravel)(self.particles), jax.device_put(self.points)):  # no constraints
+            particles, points = jax.device_put((self.particles, self.points))
+            layout = Layout.of(jax.tree.map(lambda leaf: leaf[0], particles))
+            if np.array_equal(jax.vmap(layout.ravel)(particles), points):  # no constraints
                 return jax.tree.map(np.asarray, jax.vmap(jax.vmap(layout.unravel))(recorded))
         return jax.tree.map(np.asarray, constrained(self.known_target, recorded, 2))
 
@@ -258,8 +259,11 @@ class Result:
         """The particles by name, in the precision in which they are held, and then a model's deterministic sites."""
         particles = self.particles if particles is None else particles
         model = None if self.target is None else model_of(self.target.target)
-        latent = by_name(particles)
-        return latent if model is None else {**latent, **model.sites(particles), **latent}
+        sites = by_name(particles)
+        for name, values in ({} if model is None else model.sites(particles)).items():
+            if name not in sites:
+                sites.update(by_name({name: values}))
+        return sites
 
     def described_settings(self) -> dict[str, Any]:
         """The settings with the versions, and the target and the sampler as texts."""

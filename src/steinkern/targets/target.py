@@ -203,7 +203,7 @@ class BoundTarget(OneLine):
 
     def in_series(self, points: Points, batch: Batch = None) -> bool:
         """Whether points are evaluated one after the other; see `is_faster_in_series`."""
-        return is_faster_in_series(self.log_density, points[0], batch)
+        return is_faster_in_series(self.log_density, points, batch)
 
     def over_points(self, function: Callable[[Vector], Any], points: Points, batch: Batch = None) -> Any:
         """`function(point)` for every point, stacked: in one batched call, or one after the other."""

@@ -11,7 +11,7 @@ from .gaussian import Gaussian
 
 _FAR = 1e3  # times the distance of a search, or of chains, that diverged
 _MIN_GROWTH, _NUM_DOUBLINGS = 1e3, 3  # of the spread: since the first round, and in successive rounds
-_SCALES = (
+_RESCALE_ADVICE = (
     "Give a `start` where the posterior is likely to be, bring the parameters to scales nearer 1, or enable double "
     "precision (`jax_enable_x64`)."
 )
@@ -54,7 +54,7 @@ def search_problem(evaluator: Evaluator, nearest: Gaussian) -> Notice | None:
     return Notice(
         "not-found",
         f"no posterior was found from these starts: the search diverges, farthest in {name!r}, though the log density "
-        f"falls there. {_SCALES}",
+        f"falls there. {_RESCALE_ADVICE}",
     )
 
 
@@ -93,8 +93,9 @@ def divergence_notice(
         f"the chains diverge to infinity, farthest in {name_of(int(np.argmax(growth)))!r}, whose spread has grown "
         f"{growth.max():.1g}-fold"
     )
-    if np.median(log_densities(beyond) - last.log_densities) < -np.log(_FAR):  # false for NaN
-        return Notice("not-found", f"{text}, though the log density falls far out. {_SCALES}")
+    rise = log_densities(beyond) - last.log_densities
+    if not np.median(rise[~np.isnan(rise)]) >= -np.log(_FAR):  # also where all are NaN
+        return Notice("not-found", f"{text}, though the log density falls far out. {_RESCALE_ADVICE}")
     return Notice(
         "improper",
         f"{text} and still grows. {_advice(*(float(np.median(draws.log_densities)) for draws in (first, last)))}",
