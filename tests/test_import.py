@@ -87,10 +87,3 @@ def test_the_names_are_few():
 @pytest.mark.thorough
 def test_the_names_need_no_extra_and_compile_nothing():
     output_of("-c", CODE)
-
-
-@pytest.mark.thorough
-def test_the_command_of_the_studies_starts_without_the_readers_of_the_datasets():
-    output_of(
-        "-c", "import sys; sys.modules |= dict.fromkeys(['openpyxl', 'pooch', 'sklearn']); import studies.__main__"
-    )

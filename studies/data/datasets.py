@@ -1,8 +1,7 @@
 """The tables of the studies: features, targets and the standard splits.
 
 A data directory holds `uci/NAME.npz` and `covtype/covtype.npz`; a missing file is made from its public original.
-Values are as published: nothing is standardised here. openpyxl, pooch and scikit-learn are imported by the functions
-that use them, so that studies on other data do without.
+Values are as published: nothing is standardised here.
 """
 
 import hashlib
@@ -14,6 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import openpyxl
+import pooch
+import sklearn.datasets
 from jaxtyping import Float64, Integer, Num
 
 from steinkern.core.types import check_choice
@@ -52,8 +54,6 @@ def read_workbook(path: Path, columns: int, first: Sequence[float] | None = None
         columns: how many to take.
         first: the first row of the sheet to take; by default the first sheet is taken.
     """
-    import openpyxl
-
     for sheet in openpyxl.load_workbook(path, data_only=True).worksheets:
         rows = [row for row in sheet.iter_rows(min_row=2, max_col=columns, values_only=True) if row[0] is not None]
         if first is None or np.allclose(np.array(rows[0], float), first):
@@ -174,8 +174,6 @@ REGRESSIONS = tuple(SOURCES)
 
 def data_directory(directory: Path | None = None) -> Path:
     """The data directory: the argument, else the variable STEINKERN_DATA, else `steinkern` in the user's cache."""
-    import pooch
-
     return directory or Path(os.environ.get("STEINKERN_DATA") or pooch.os_cache("steinkern")).expanduser()
 
 
@@ -207,8 +205,6 @@ def load_covtype(directory: Path | None = None) -> Classification:
     """Covertype: 54 raw features (10 measured, 44 indicators) of 581,012 cells of forest, labels 1 to 7."""
     path = path_of("covtype", data_directory(directory))
     if not path.is_file():
-        import sklearn.datasets
-
         original = sklearn.datasets.fetch_covtype(data_home=path.parent)
         features = np.asfortranarray(original.data.astype(np.int16))  # columns together: the file is half as large
         save_arrays(path, {"X": features, "label": original.target.astype(np.uint8)})
@@ -218,16 +214,12 @@ def load_covtype(directory: Path | None = None) -> Classification:
 
 def diabetes() -> Regression:
     """Progression of diabetes (Efron et al., 2004): 442 rows, 10 raw features, 5 standard splits; no download."""
-    import sklearn.datasets
-
     shipped = sklearn.datasets.load_diabetes(scaled=False)
     return Regression("diabetes", shipped.data.astype(float), shipped.target, *standard_splits(len(shipped.target), 5))
 
 
 def breast_cancer() -> Classification:
     """Breast cancer Wisconsin (diagnostic): 569 rows, 30 raw features, labels 0 and 1; no download."""
-    import sklearn.datasets
-
     shipped = sklearn.datasets.load_breast_cancer()
     return Classification(shipped.data, shipped.target)
 
@@ -295,8 +287,6 @@ def fingerprint(*arrays: np.ndarray) -> str:
 
 def _download(name: str) -> dict[str, np.ndarray]:
     """The arrays of a regression's file from its original; `ValueError` where they differ from the published ones."""
-    import pooch
-
     source = SOURCES[name]
     with tempfile.TemporaryDirectory() as directory:
         unzip = None if source.member is None else pooch.Unzip()

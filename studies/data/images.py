@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pooch
+import sklearn.datasets
 from jaxtyping import Integer, UInt8
 
 from .datasets import data_directory
@@ -47,8 +49,6 @@ def load_mnist_test(directory: Path | None = None) -> UInt8[np.ndarray, "rows he
 
 def digits() -> Images:
     """Handwritten digits of 8×8 pixels, 1,797 of them; they come with scikit-learn."""
-    import sklearn.datasets
-
     shipped = sklearn.datasets.load_digits()
     scaled = np.round(shipped.images * (255 / 16)).astype(np.uint8)
     return Images(scaled, shipped.target.astype(np.int32))
@@ -62,8 +62,6 @@ def read_idx(name: str, directory: Path | None = None) -> UInt8[np.ndarray, "...
     """
     path = data_directory(directory) / "images" / name
     if not path.is_file():
-        import pooch
-
         url, unpack = f"{URLS[path.parent.name]}/{path.name}.gz", pooch.Decompress(name=path.name)
         pooch.retrieve(url, HASHES[name], f"{path.name}.gz", path.parent, processor=unpack)
     content = path.read_bytes()

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Integer
+from sklearn.metrics import roc_auc_score
 
 from ..tables import rounded
 
@@ -38,8 +39,6 @@ def negative_log_likelihood(prediction: Prediction, labels: Integer[np.ndarray, 
 
 def auroc(inside: Float[np.ndarray, " rows"], outside: Float[np.ndarray, " others"]) -> float:
     """The probability that a value from outside is the larger one, equal ones counted half."""
-    from sklearn.metrics import roc_auc_score
-
     return roc_auc_score(np.repeat([0, 1], [len(inside), len(outside)]), np.concatenate([inside, outside]))
 
 
