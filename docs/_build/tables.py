@@ -26,7 +26,7 @@ _AXES = ("case", "method", "metric")
 LABELS = {
     "point": "point estimate", "ensemble": "deep ensemble", "vanilla": "vanilla SVGD", "last_layer": "last layer alone",
     "ours": "**`sample`**", "stein": "`fit` without a sampler",
-    "ours-particles": "its 100 particles", "nuts": "NUTS", "nuts-1000": "NUTS, 1000 + 1000", "laplace": "Laplace", "pathfinder": "Pathfinder", "svgd": "SVGD",
+    "ours-particles": "its 100 particles", "sample-threads": "without the limit", "nuts": "NUTS", "nuts-1000": "NUTS, 1000 + 1000", "laplace": "Laplace", "pathfinder": "Pathfinder", "svgd": "SVGD",
     "sgld": "SGLD", "psgld": "pSGLD", "svi": "Adam, mean field", "good_targets": "good", "excellent_targets": "excellent",
     "silent_failures": "wrong without a warning", "excellent_alarms": "excellent, but warned", "median_evaluations": "evaluations, median",
     "median_sequential": "one after the other, median", "max_mean_error": "largest error of a mean, sd",
