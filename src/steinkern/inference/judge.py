@@ -158,12 +158,12 @@ def _about_particles(result: Result) -> Iterator[Notice]:
     relative_error = np.maximum(error / np.maximum(spread, 1), np.sqrt(2 / terms))
     bounded = np.maximum(spread, error)
     low, high = 3 * (np.cbrt([np.maximum(bounded, np.append(score_sd, 0)), bounded]) - 1) / relative_error
-    # Where points and scores hardly correlate, as along the coordinates of an ill-conditioned Gaussian, a spread varies
-    # like a product of independent numbers, and by more than a mean of squares.
-    pull = np.append(score_sd, 0) / max(d.stein_ratio, 1)
-    scatter = np.sqrt(np.maximum(1 + pull**2, 2) / terms)
+    # Along the coordinates of an ill-conditioned Gaussian points and scores hardly correlate, and chance alone makes
+    # spreads large. So the correlation, the spread over both standard deviations, is significant too (Fisher, 1921).
+    correlation = np.clip(spread / np.maximum(np.append(score_sd, 0), 1e-300), 0, 1 - 1e-9)
+    correlated = np.arctanh(correlation) * np.sqrt(max(d.num_measured - 3, 0)) > MIN_Z
     narrow = (spread < 1 / limits) & (low < -limit) & (num_particles > dimension)
-    wide = (spread > limits) & (high > limit) & (spread - 1 > MIN_Z * scatter)
+    wide = (spread > limits) & (high > limit) & correlated
 
     def describe(failed: np.ndarray) -> str:
         if failed[-1]:
