@@ -24,7 +24,7 @@ def log_density(x):
         (sk.sgld(0.5), "SGLD(step_size=0.5)"),
         (sk.interval(0, 1), "Interval(lower=0, upper=1)"),
         (sk.samplers.MetricSettings(damping=0.1), "MetricSettings(damping=0.1)"),
-        (sk.results.Prediction(np.ones((40, 300)), 0.9), "Prediction(values=float64[40, 300], level=0.9)"),
+        (sk.results.Prediction(jnp.ones((40, 300), jnp.int32), 0.9), "Prediction(values=int32[40, 300], level=0.9)"),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ from .target import load as load_target
 
 def report(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="What `fit(..., checkpoint=DIR)` or `sample` wrote.")
+        Path, typer.Argument(metavar="DIR", help="What `fit(..., checkpoint=DIR)` or `sample --method=...` wrote.")
     ],
     out: Annotated[
         Path | None,
