@@ -160,7 +160,8 @@ def _about_particles(result: Result) -> Iterator[Notice]:
     low, high = 3 * (np.cbrt([np.maximum(bounded, np.append(score_sd, 0)), bounded]) - 1) / relative_error
     # Along the coordinates of an ill-conditioned Gaussian points and scores hardly correlate, and chance alone makes
     # spreads large. So the correlation, the spread over both standard deviations, is significant too (Fisher, 1921).
-    correlation = np.clip(spread / np.maximum(np.append(score_sd, 0), 1e-300), 0, 1 - 1e-9)
+    both = np.maximum(np.append(score_sd, 0), np.abs(spread))
+    correlation = np.clip(spread / np.where(both > 0, both, 1), 0, 1 - 1e-9)
     correlated = np.arctanh(correlation) * np.sqrt(max(d.num_measured - 3, 0)) > MIN_Z
     narrow = (spread < 1 / limits) & (low < -limit) & (num_particles > dimension)
     wide = (spread > limits) & (high > limit) & correlated
