@@ -94,7 +94,7 @@ def divergence_notice(
         f"{growth.max():.1g}-fold"
     )
     rise = log_densities(beyond) - last.log_densities
-    if not np.median(rise[~np.isnan(rise)]) >= -np.log(_FAR):  # also where all are NaN
+    if np.median(np.where(np.isnan(rise), -np.inf, rise)) < -np.log(_FAR):
         return Notice("not-found", f"{text}, though the log density falls far out. {_RESCALE_ADVICE}")
     return Notice(
         "improper",
