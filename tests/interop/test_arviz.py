@@ -271,7 +271,7 @@ def test_leave_one_out_takes_the_draws_of_chains():
     target = sk.Posterior(lambda mean: -0.5 * mean[0] ** 2, normal_log_likelihood, len(ROWS))
     result = sk.sample(jr.key(0), target, jnp.zeros(1), 20, data=ROWS)
     loo = arviz.loo(result.to_arviz(ROWS, observed={"y": ROWS}))
-    assert elpd(loo) == pytest.approx(ELPD, abs=0.2)  # as with a thousand exact draws
+    assert elpd(loo) == pytest.approx(ELPD, abs=0.2)  # as with a thousand exact draws: see above
 
 
 def test_sites_and_predictive_draws_of_a_model_are_at_the_draws_of_its_chains():

@@ -157,7 +157,7 @@ def test_a_summary_lists_latent_sites_and_then_deterministic_ones(key, tmp_path)
     result = sk.fit(key, target, sk.ensemble(1e-9), {"scale": jnp.array([1.0, 2.0, 4.0])}, num_steps=1)
     rows = [line.split() for line in result.summary().splitlines()[1:5]]
     assert [row[0] for row in rows] == ["scale", "inverse", "powers.second", "powers.third"]
-    assert float(rows[1][3]) == pytest.approx(0.275, abs=1e-3)  # the 5 % quantile of 1, 1/2 and 1/4
+    assert float(rows[1][3]) == pytest.approx(0.275, abs=1e-3)  # the 5 % quantile of 1, 1/2 and 1/4, to four digits
     assert "inverse" not in sk.load(result.save(tmp_path / "run.npz")).summary()
 
 
